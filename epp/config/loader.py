@@ -1,0 +1,101 @@
+"""Flags, environment and file → `Settings`, with every fault named."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from epp.config.document import Document
+from epp.config.settings import GROUPS, Settings, SourceSettings, declared
+from epp.errors import ConfigError
+
+STALENESS_INTERVALS = 3
+"""A staleness threshold under this many scrape intervals makes everything look stale by design."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Settings and where each came from.
+
+    Attributes:
+        origins: (group, attribute) → `flag --x`, `environment EPP_X`, name of the file, or `default`.
+    """
+
+    settings: Settings
+    origins: Mapping[tuple[str, str], str]
+
+
+def load_settings(
+    given: Mapping[tuple[str, str], tuple[str, Any]], document: Document | None, *, needs_source: bool = True
+) -> Loaded:
+    """Put the settings together.
+
+    Args:
+        given: What flags and environment say, as (group, attribute) → (origin, value), values already read.
+        document: The configuration file, if there is one.
+        needs_source: Whether exactly one source of endpoints must be named.
+
+    Raises:
+        ConfigError: Settings that contradict one another.
+    """
+    file_values = {} if document is None else document.values
+    file_name = "" if document is None else document.where
+    origins: dict[tuple[str, str], str] = {}
+    groups: dict[str, dict[str, Any]] = {name: {} for name, _ in GROUPS}
+    for group, attribute, _, default in declared():
+        key = group, attribute
+        if key in given:
+            origins[key], groups[group][attribute] = given[key]
+        elif key in file_values:
+            origins[key], groups[group][attribute] = file_name, file_values[key]
+        else:
+            origins[key], groups[group][attribute] = "default", default
+    settings = Settings(**{name: cls(**groups[name]) for name, cls in GROUPS})
+    settings = _with_fitting_staleness(settings, origins)
+    problems = [*_contradictions(settings, origins), *(_sources(settings.source) if needs_source else ())]
+    if problems:
+        raise ConfigError(*problems)
+    return Loaded(settings, origins)
+
+
+def _with_fitting_staleness(settings: Settings, origins: dict[tuple[str, str], str]) -> Settings:
+    """A longer interval with no word on staleness lifts the default threshold along."""
+    least_s = STALENESS_INTERVALS * settings.scrape.interval_s
+    if origins["scrape", "staleness_s"] != "default" or settings.scrape.staleness_s >= least_s:
+        return settings
+    return replace(settings, scrape=replace(settings.scrape, staleness_s=least_s))
+
+
+def _contradictions(settings: Settings, origins: Mapping[tuple[str, str], str]) -> Iterator[str]:
+    scrape, server, requests = settings.scrape, settings.server, settings.requests
+    if scrape.enabled and scrape.staleness_s < STALENESS_INTERVALS * scrape.interval_s:
+        yield (
+            f"{origins['scrape', 'staleness_s']}: scrape.stalenessThreshold: expected at least {STALENESS_INTERVALS} scrape "
+            f"intervals of {scrape.interval_s:g}s, found {scrape.staleness_s:g}s"
+        )
+    if server.enable_cert_reload and server.cert_path is None:
+        yield "--enable-cert-reload: expected --cert-path with it, found none"
+    if server.cert_path is not None and not server.secure_serving:
+        yield "--cert-path: expected --secure-serving=true with it, found false"
+    if requests.strict and not requests.models:
+        yield "requests.strict: expected requests.models with it, found no models"
+
+
+def _sources(source: SourceSettings) -> Iterator[str]:
+    named = {
+        "--endpoint": source.endpoints,
+        "--endpoints-file": source.endpoints_file,
+        "--endpoints-dns": source.endpoints_dns,
+    }
+    found = [flag for flag, value in named.items() if value]
+    if len(found) != 1:
+        yield (
+            "source of endpoints: expected exactly one of --endpoints-file, --endpoint (repeatable) and --endpoints-dns, "
+            f"found {' and '.join(found) or 'none'}"
+        )
+
+
+def effective(loaded: Loaded) -> Iterator[tuple[str, Any, str]]:
+    """Every setting as (key in the file, or flag; value; origin)."""
+    for group, attribute, setting, _ in declared():
+        value = getattr(getattr(loaded.settings, group), attribute)
+        yield setting.key or setting.flag or attribute, value, loaded.origins[group, attribute]
