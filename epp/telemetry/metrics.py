@@ -1,0 +1,124 @@
+"""All counting of the process behind one object, told in the words of those who call it."""
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+
+from epp.telemetry.endpoint_metrics import EndpointCounters
+from epp.telemetry.labels import LabelLimit
+from epp.telemetry.outcome import RequestOutcome
+from epp.telemetry.picker_metrics import Build, PickerMetrics
+from epp.telemetry.request_metrics import RequestMetrics
+
+
+class HasAddress(Protocol):
+    """What counting needs to know of an endpoint."""
+
+    @property
+    def address(self) -> str: ...
+
+
+class Metrics:
+    """Counts for `/metrics`.
+
+    Plain numbers, changed by the event loop's thread only; families are made when the registry is read. Gauges of the pool
+    are not here: they are read from the pool itself (`epp.admin.pool_collector`).
+
+    Args:
+        registry: Gets the collectors; also the standard `process_*` family (CPU, memory, open files).
+        model_names: Models of the configuration, which always keep a label of their own.
+    """
+
+    def __init__(self, registry: CollectorRegistry, *, model_names: Iterable[str] = ()) -> None:
+        models = LabelLimit(model_names)
+        self._requests = RequestMetrics(models)
+        self._endpoints = EndpointCounters(models)
+        self._picker = PickerMetrics()
+        for collector in (self._requests, self._endpoints, self._picker):
+            registry.register(collector)
+        ProcessCollector(registry=registry)
+
+    # ── one request ──
+
+    def request_began(self, outcome: RequestOutcome) -> None:
+        """The request is known: model, target model and priority of `outcome` are final from here on."""
+        self._requests.began(outcome)
+
+    def request_ended(self, outcome: RequestOutcome) -> None:
+        """The request is over, however it ended; call it exactly once, also for one that never began."""
+        if outcome.picked_at_s is not None:
+            self._picker.processing_s.observe(outcome.picked_at_s - outcome.started_at_s)
+        if outcome.endpoint is not None and outcome.status is not None:
+            self._endpoints.answered(outcome.endpoint, outcome.status)
+        self._requests.ended(outcome)
+
+    def picked(self, duration_s: float, endpoint_name: str, address: str, model: str) -> None:
+        """A decision chose the endpoint `endpoint_name` at `address` for `model` (as the request names it)."""
+        self._picker.pick_s.observe(duration_s)
+        self._endpoints.picked(endpoint_name, address, model)
+
+    def not_picked(self, duration_s: float, code: str, model: str) -> None:
+        """A decision ended without an endpoint; `code` is that of the answer (`PickError.code`)."""
+        self._picker.pick_s.observe(duration_s)
+        self._picker.pick_errors[code] += 1
+        self._endpoints.not_picked(model)
+
+    def body_read(self, duration_s: float) -> None:
+        """The body of a request was read to its end, `duration_s` after its headers."""
+        self._picker.body_read_s.observe(duration_s)
+
+    def body_not_inspected(self, reason: str) -> None:
+        """A body was routed by load without a look inside; `reason` is one of a few words, such as `memory` or `compressed`."""
+        self._picker.bodies_not_inspected[reason] += 1
+
+    def served_elsewhere(self) -> None:
+        """Envoy says that another endpoint than the one picked served a request."""
+        self._picker.served_mismatches += 1
+
+    # ── scraping ──
+
+    def scrape_ended(self, endpoint: HasAddress, duration_s: float, page_bytes: int) -> None:
+        """A scrape gave a page."""
+        self._picker.scrape_s.observe(duration_s)
+        self._picker.page_bytes.observe(page_bytes)
+
+    def scrape_failed(self, endpoint: HasAddress, reason: str) -> None:
+        """A scrape gave nothing; `reason` is one of a few words, such as `timeout` or `refused`."""
+        self._endpoints.scrape_failed(endpoint.address, reason)
+
+    def value_discarded(self, endpoint: HasAddress, fault: str) -> None:
+        """A value on a page cannot be right and was left out; `fault` is one of a few words, such as `negative`."""
+        self._endpoints.value_discarded(endpoint.address, fault)
+
+    def endpoint_gone(self, endpoint: HasAddress) -> None:
+        """Forget the endpoint's series: it left the pool and nothing runs there any more."""
+        self._endpoints.gone(endpoint.address)
+
+    # ── the process ──
+
+    def drain_ended(self, duration_s: float, cut_requests: int) -> None:
+        """The picker's own drain is over; `cut_requests` still ran."""
+        self._picker.drain_s.observe(duration_s)
+        self._picker.drain_cut_requests += cut_requests
+
+    def config_is_valid(self, valid: bool) -> None:
+        """The latest configuration or endpoints file can be used, or cannot."""
+        self._picker.config_valid = valid
+
+    def describe_build(self, build: Build) -> None:
+        """Say what runs here."""
+        self._picker.build = build
+
+    def read_buffered_bytes_from(self, held: Callable[[], int]) -> None:
+        """Ask `held` at each reading of the metrics for the bytes of bodies that are held then."""
+        self._picker.buffered_bytes = held
+
+    def expect_tls_handshakes(self) -> None:
+        """The transport can tell failed handshakes: show their number from now on, starting at 0."""
+        if self._picker.tls_handshake_failures is None:
+            self._picker.tls_handshake_failures = 0
+
+    def tls_handshake_failed(self) -> None:
+        """A connection to the ext_proc port ended in the TLS handshake."""
+        self._picker.tls_handshake_failures = (self._picker.tls_handshake_failures or 0) + 1
