@@ -1,0 +1,183 @@
+"""Our picture of the pool: the one mutable store. Discovery and scrape write it, picks read it."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from epp.clock import Clock
+from epp.pool.endpoint import Endpoint, EndpointAddress, EndpointSpec, EndpointState
+
+DRAINING_REASON = "marked as draining"
+
+
+class PoolState:
+    """The endpoints of one pool.
+
+    An endpoint that discovery no longer names leaves `endpoints` at once; while requests still run on it, it is kept
+    in `leaving`, so that they stay counted on the incarnation that was picked.
+
+    Attributes:
+        name: Of the pool, for people and metrics.
+        source: `file`, `dns`, `static` or `kubernetes`.
+        listed: Whether discovery has told the whole membership at least once.
+        picks_total: Picks made so far.
+    """
+
+    def __init__(self, clock: Clock, *, name: str, source: str) -> None:
+        self.name = name
+        self.source = source
+        self.listed = False
+        self.picks_total = 0
+        self._clock = clock
+        self._endpoints: dict[tuple[EndpointAddress, str], Endpoint] = {}
+        self._leaving: dict[tuple[EndpointAddress, str], Endpoint] = {}
+        self._ready: tuple[Endpoint, ...] = ()
+        self._on_listed: list[Callable[[], None]] = []
+        self._on_join: list[Callable[[Endpoint], None]] = []
+        self._on_leave: list[Callable[[Endpoint], None]] = []
+        self._on_gone: list[Callable[[Endpoint], None]] = []
+        self._on_change: list[Callable[[Endpoint], None]] = []
+
+    # ── reading ──
+
+    @property
+    def ready(self) -> tuple[Endpoint, ...]:
+        """Endpoints that new picks may go to. The tuple is replaced, never changed, so it can be kept during a pick."""
+        return self._ready
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """All that discovery names, whatever their state."""
+        return tuple(self._endpoints.values())
+
+    @property
+    def leaving(self) -> tuple[Endpoint, ...]:
+        """Endpoints that discovery no longer names and on which requests still run."""
+        return tuple(self._leaving.values())
+
+    @property
+    def draining(self) -> tuple[Endpoint, ...]:
+        """Endpoints that discovery still names and that get nothing new because they drain."""
+        return tuple(e for e in self._endpoints.values() if e.state is EndpointState.DRAINING)
+
+    def find(self, address: EndpointAddress) -> Endpoint | None:
+        """The endpoint at `address` that discovery names now, else one that is leaving."""
+        return next((e for e in self._everyone() if e.spec.address == address), None)
+
+    @property
+    def in_flight_requests(self) -> int:
+        """Picked and not finished, over all endpoints."""
+        return sum(e.in_flight_requests for e in self._everyone())
+
+    # ── membership: discovery writes ──
+
+    def sync(self, specs: Iterable[EndpointSpec]) -> None:
+        """Make the pool equal to `specs`: what is absent leaves, what is new joins, what changed is changed.
+
+        Of several specs with one address the first counts (two incarnations of a pod may overlap in a listing).
+        """
+        wanted: dict[EndpointAddress, EndpointSpec] = {}
+        for spec in specs:
+            wanted.setdefault(spec.address, spec)
+        staying = {(spec.address, spec.incarnation) for spec in wanted.values()}
+        for key in [key for key in self._endpoints if key not in staying]:
+            self._leave(self._endpoints.pop(key))
+        for spec in wanted.values():
+            self._upsert(spec)
+        self._rebuild()
+        if not self.listed:
+            self.listed = True
+            for listener in self._on_listed:
+                listener()
+
+    def _upsert(self, spec: EndpointSpec) -> None:
+        key = spec.address, spec.incarnation
+        endpoint = self._endpoints.get(key)
+        if endpoint is None:
+            endpoint = self._leaving.pop(key, None) or Endpoint(spec)
+            self._endpoints[key] = endpoint
+            if self.listed:
+                endpoint.ramps_up_from_s = self._clock.monotonic_s()
+            self._apply(endpoint, spec)
+            for listener in self._on_join:
+                listener(endpoint)
+        elif endpoint.spec != spec or endpoint.state is EndpointState.UNREADY:
+            was_ready = endpoint.state is EndpointState.READY
+            before = endpoint.spec
+            self._apply(endpoint, spec)
+            if endpoint.state is EndpointState.READY and not was_ready:
+                endpoint.ramps_up_from_s = self._clock.monotonic_s()
+            if before != spec:
+                for listener in self._on_change:
+                    listener(endpoint)
+
+    @staticmethod
+    def _apply(endpoint: Endpoint, spec: EndpointSpec) -> None:
+        endpoint.take_spec(spec)
+        if spec.draining:
+            endpoint.state, endpoint.reason = EndpointState.DRAINING, DRAINING_REASON
+        elif spec.not_ready_reason is not None:
+            endpoint.state, endpoint.reason = EndpointState.UNREADY, spec.not_ready_reason
+        else:
+            endpoint.state, endpoint.reason = EndpointState.READY, None
+
+    def _leave(self, endpoint: Endpoint) -> None:
+        endpoint.state, endpoint.reason = EndpointState.DRAINING, "no longer in the pool"
+        for listener in self._on_leave:
+            listener(endpoint)
+        if endpoint.in_flight_requests:
+            self._leaving[endpoint.key] = endpoint
+        else:
+            self._gone(endpoint)
+
+    def _gone(self, endpoint: Endpoint) -> None:
+        for listener in self._on_gone:
+            listener(endpoint)
+
+    def _rebuild(self) -> None:
+        self._ready = tuple(e for e in self._endpoints.values() if e.state is EndpointState.READY)
+
+    def _everyone(self) -> Iterator[Endpoint]:
+        yield from self._endpoints.values()
+        yield from self._leaving.values()
+
+    # ── counting: picks write ──
+
+    def count_pick(self, endpoint: Endpoint) -> None:
+        """Count one request on `endpoint`, in the same step as the choice."""
+        self.picks_total += 1
+        endpoint.count_pick()
+
+    def count_moved(self, endpoint: Endpoint) -> None:
+        """A request that was counted elsewhere turned out to be here; it is the same pick."""
+        endpoint.count_pick()
+
+    def count_release(self, endpoint: Endpoint) -> None:
+        """Take back one count; an endpoint that has left and holds nothing any more is forgotten."""
+        endpoint.count_release()
+        if not endpoint.in_flight_requests and self._leaving.get(endpoint.key) is endpoint:
+            del self._leaving[endpoint.key]
+            self._gone(endpoint)
+
+    # ── listening ──
+
+    def on_listed(self, listener: Callable[[], None]) -> None:
+        """Call `listener` once the whole membership is known; at once when it is."""
+        if self.listed:
+            listener()
+        else:
+            self._on_listed.append(listener)
+
+    def on_join(self, listener: Callable[[Endpoint], None]) -> None:
+        """Call `listener` with each endpoint that joins (also again after it left)."""
+        self._on_join.append(listener)
+
+    def on_leave(self, listener: Callable[[Endpoint], None]) -> None:
+        """Call `listener` with each endpoint that discovery no longer names."""
+        self._on_leave.append(listener)
+
+    def on_gone(self, listener: Callable[[Endpoint], None]) -> None:
+        """Call `listener` with each endpoint that has left and holds no request any more."""
+        self._on_gone.append(listener)
+
+    def on_change(self, listener: Callable[[Endpoint], None]) -> None:
+        """Call `listener` with each endpoint whose spec changed while it stayed."""
+        self._on_change.append(listener)
