@@ -1,0 +1,23 @@
+"""What the scheduler knows of one HTTP request."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferenceRequest:
+    """One request, as far as it matters for the choice of an endpoint.
+
+    Attributes:
+        request_id: For people who look for it in logs and in `/api/v1/picks`.
+        path: As sent by the client, with the query.
+        headers: First value of each header, lower-case names.
+        model: Name of the model asked for; None when the body names none or was not read.
+        subset: Addresses the request may go to, each `ip` or `ip:port`; None means all.
+    """
+
+    request_id: str
+    path: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    model: str | None = None
+    subset: frozenset[str] | None = None

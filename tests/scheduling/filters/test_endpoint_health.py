@@ -1,0 +1,42 @@
+"""The trickle to endpoints whose answers failed."""
+
+from epp.scheduling.filters.endpoint_health import EndpointHealthFilter
+from epp.scheduling.plugin import Moment
+from epp.scheduling.request import InferenceRequest
+from tests.fakes.pool import pool_of
+
+REQUEST = InferenceRequest(request_id="r")
+FILTER = EndpointHealthFilter()
+
+
+def at(now_s: float, picks: int = 0) -> Moment:
+    return Moment(now_s=now_s, picks_total=picks)
+
+
+def test_a_healthy_pool_passes_as_it_is() -> None:
+    ready = pool_of(3).ready
+    assert FILTER.keep(REQUEST, ready, at(0.0)) is ready
+
+
+def test_a_demoted_endpoint_is_left_out_until_its_probe_is_due_by_time() -> None:
+    bad, good = pool_of(2).ready
+    bad.health.demote("answered 500", 100.0, 0)
+    assert FILTER.keep(REQUEST, (bad, good), at(109.9)) == [good]
+    assert FILTER.keep(REQUEST, (bad, good), at(110.0)) == [bad]
+    bad.health.probed(110.0, 0)
+    assert FILTER.keep(REQUEST, (bad, good), at(110.0)) == [good]
+
+
+def test_with_much_traffic_the_probe_comes_sooner_but_not_at_once() -> None:
+    bad, good = pool_of(2).ready
+    bad.health.demote("answered 500", 100.0, 0)
+    assert FILTER.keep(REQUEST, (bad, good), at(100.9, picks=1000)) == [good]
+    assert FILTER.keep(REQUEST, (bad, good), at(101.0, picks=39)) == [good]
+    assert FILTER.keep(REQUEST, (bad, good), at(101.0, picks=40)) == [bad]
+
+
+def test_when_all_are_demoted_all_stay() -> None:
+    ready = pool_of(2).ready
+    for endpoint in ready:
+        endpoint.health.demote("answered 500", 100.0, 0)
+    assert FILTER.keep(REQUEST, ready, at(100.0)) is ready

@@ -1,0 +1,227 @@
+"""The decision as a whole."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from epp.endpoint_picker import RECENT_PICKS, EndpointPicker
+from epp.errors import NoEndpointError, SubsetEmptyError
+from epp.pool.endpoint import endpoint_address
+from epp.pool.state import PoolState
+from epp.scheduling.catalog import Workshop, default_profile
+from epp.scheduling.request import InferenceRequest
+from tests.fakes.clock import FakeClock
+from tests.fakes.observer import CountingObserver
+from tests.fakes.pool import pool_of, spec, tell
+
+
+def picker_of(pool: PoolState, clock: FakeClock, *, last_resort: bool = False) -> EndpointPicker:
+    profile = default_profile(Workshop(rng=random.Random(3), staleness_s=2.0))
+    return EndpointPicker(pool, profile, clock=clock, observer=CountingObserver(), last_resort=last_resort)
+
+
+def request(subset: set[str] | None = None) -> InferenceRequest:
+    return InferenceRequest(request_id="r", model="m", subset=None if subset is None else frozenset(subset))
+
+
+def test_64_picks_at_once_spread_evenly_over_8_idle_endpoints() -> None:
+    """Field report 49: choosing and counting are one step, so frozen metrics make no herd."""
+    clock = FakeClock()
+    pool = pool_of(8, clock)
+    for endpoint in pool.ready:
+        tell(endpoint, clock, waiting_requests=0.0, running_requests=0.0, kv_cache_usage_ratio=0.3)
+    picker = picker_of(pool, clock)
+    picks = Counter(picker.pick(request()).destination for _ in range(64))
+    assert len(picks) == 8
+    assert all(6 <= count <= 10 for count in picks.values())
+
+
+def test_each_port_of_a_host_is_an_endpoint_with_its_own_load() -> None:
+    """Field report 7, as far as it needs no cluster."""
+    clock = FakeClock()
+    ranks = [spec(1, address=endpoint_address("10.0.0.1", port), name=f"rank-{port}") for port in (8000, 8001)]
+    pool = pool_of(ranks, clock)
+    tell(pool.ready[0], clock, waiting_requests=30.0, running_requests=8.0)
+    tell(pool.ready[1], clock, waiting_requests=0.0, running_requests=8.0)
+    assert picker_of(pool, clock).pick(request()).destination == "10.0.0.1:8001"
+
+
+def test_a_weight_of_two_gets_twice_the_requests() -> None:
+    """Field report 61, as far as it needs no cluster."""
+    clock = FakeClock()
+    picker = picker_of(pool_of([spec(1, weight=2.0), spec(2)], clock), clock)
+    picks = Counter(picker.pick(request()).destination for _ in range(300))
+    assert 195 <= picks["10.0.0.1:8000"] <= 205
+
+
+def test_an_eighth_endpoint_is_neither_flooded_nor_starved() -> None:
+    """Field report 57, as far as it needs no cluster."""
+    clock = FakeClock()
+    pool = pool_of(7, clock)
+    picker = picker_of(pool, clock)
+    for _ in range(56):
+        picker.pick(request())
+    for endpoint in pool.ready:
+        tell(endpoint, clock, waiting_requests=0.0, running_requests=8.0)
+    pool.sync([spec(n) for n in range(1, 9)])
+    tell(pool.ready[7], clock, waiting_requests=0.0, running_requests=0.0)
+    picks = Counter(picker.pick(request()).destination for _ in range(40))
+    assert 3 <= picks["10.0.0.8:8000"] <= 12
+
+
+def test_a_frozen_idle_endpoint_gets_at_most_its_share() -> None:
+    """Field report 33."""
+    clock = FakeClock()
+    pool = pool_of(3, clock)
+    picker = picker_of(pool, clock)
+    frozen, b, c = pool.ready
+    tell(frozen, clock, waiting_requests=0.0, running_requests=0.0)
+    clock.advance(3.0)
+    tell(b, clock, waiting_requests=0.0, running_requests=3.0)
+    tell(c, clock, waiting_requests=0.0, running_requests=3.0)
+    picks = Counter(picker.pick(request()).destination for _ in range(300))
+    assert picks["10.0.0.1:8000"] <= 100
+
+
+def test_an_endpoint_that_fails_fast_gets_a_trickle_and_comes_back() -> None:
+    """Field report 40: three slow but good endpoints, one that answers 503 in 2 ms with empty metrics."""
+    clock = FakeClock()
+    pool = pool_of(4, clock)
+    picker = picker_of(pool, clock)
+    bad = pool.ready[0].address
+    running: list[tuple[float, object]] = []
+    well = False
+
+    def drive(seconds: float) -> Counter[str]:
+        picks: Counter[str] = Counter()
+        end = clock.now_s + seconds
+        while clock.now_s < end:
+            for endpoint in pool.ready:
+                tell(endpoint, clock, waiting_requests=0.0, running_requests=0.0)
+            while running and running[0][0] <= clock.now_s:
+                _, done = running.pop(0)
+                done.answered(200)  # type: ignore[attr-defined]
+                done.release()  # type: ignore[attr-defined]
+            pick = picker.pick(request())
+            picks[pick.destination] += 1
+            if pick.destination == bad and not well:
+                pick.answered(503)
+                pick.release()
+            else:
+                running.append((clock.now_s + 0.3, pick))
+            clock.advance(0.05)
+        return picks
+
+    drive(5.0)
+    while_bad = drive(60.0)
+    assert while_bad[bad] / while_bad.total() < 0.05
+    well = True
+    drive(30.0)
+    afterwards = drive(20.0)
+    assert afterwards[bad] / afterwards.total() > 0.2
+
+
+def test_no_endpoint_says_why() -> None:
+    clock = FakeClock()
+    with pytest.raises(NoEndpointError, match="pool 'p' is empty"):
+        picker_of(pool_of(0, clock), clock).pick(request())
+    with pytest.raises(NoEndpointError, match="none of the 1 endpoints of pool 'p' is ready"):
+        picker_of(pool_of([spec(1, draining=True)], clock), clock).pick(request())
+    with pytest.raises(NoEndpointError, match="not listed yet"):
+        picker_of(PoolState(clock, name="p", source="file"), clock).pick(request())
+
+
+def test_the_last_resort_is_a_draining_endpoint_if_configured() -> None:
+    clock = FakeClock()
+    pool = pool_of([spec(1, draining=True), spec(2, not_ready_reason="broken")], clock)
+    assert picker_of(pool, clock, last_resort=True).pick(request()).destination == "10.0.0.1:8000"
+
+
+def test_a_subset_is_honoured_by_ip_and_by_ip_and_port() -> None:
+    """Field report 12."""
+    clock = FakeClock()
+    picker = picker_of(pool_of(4, clock), clock)
+    picks = {picker.pick(request({"10.0.0.2:8000", "10.0.0.3"})).destination for _ in range(100)}
+    assert picks == {"10.0.0.2:8000", "10.0.0.3:8000"}
+
+
+@pytest.mark.parametrize("subset", [set(), {"10.9.9.9:8000"}, {"10.0.0.1:9999"}])
+def test_an_empty_or_foreign_subset_is_refused(subset: set[str]) -> None:
+    """Field report 12: present but no overlap is 503, never a pick outside it."""
+    clock = FakeClock()
+    with pytest.raises(SubsetEmptyError):
+        picker_of(pool_of(4, clock), clock).pick(request(subset))
+
+
+def test_a_pick_is_released_once_however_often_it_is_asked() -> None:
+    clock = FakeClock()
+    pool = pool_of(1, clock)
+    pick = picker_of(pool, clock).pick(request())
+    pick.release()
+    pick.release()
+    assert pool.in_flight_requests == 0
+    assert pool.ready[0].unanswered_requests == 0
+
+
+def test_the_served_endpoint_is_believed_over_the_pick() -> None:
+    clock = FakeClock()
+    pool = pool_of([spec(1), spec(2)], clock)
+    pick = picker_of(pool, clock).pick(request())
+    picked = pool.find(pick.addresses[0])
+    other = next(e for e in pool.ready if e is not picked)
+    assert picked is not None
+    assert pick.served_by(other.address)
+    assert not pick.served_by(other.address)
+    assert (picked.in_flight_requests, other.in_flight_requests) == (0, 1)
+    pick.answered(200)
+    pick.release()
+    assert pool.in_flight_requests == 0
+    assert [e.unanswered_requests for e in pool.ready] == [0, 0]
+
+
+def test_a_served_endpoint_that_is_not_in_the_pool_leaves_the_count_where_it_is() -> None:
+    clock = FakeClock()
+    pool = pool_of(1, clock)
+    pick = picker_of(pool, clock).pick(request())
+    assert pick.served_by("10.9.9.9:1")
+    assert pool.in_flight_requests == 1
+    pick.release()
+    assert pool.in_flight_requests == 0
+
+
+def test_recent_picks_tell_scores_and_what_was_filtered_newest_first() -> None:
+    clock = FakeClock()
+    pool = pool_of(3, clock)
+    pool.ready[2].health.demote("answered 500", clock.now_s, 0)
+    pool.count_pick(pool.ready[0])
+    picker = picker_of(pool, clock)
+    picker.pick(InferenceRequest(request_id="first", model="m"))
+    with pytest.raises(SubsetEmptyError):
+        picker.pick(InferenceRequest(request_id="second", subset=frozenset()))
+    second, first = picker.recent(10)
+    assert second["request_id"] == "second"
+    assert second["endpoints"] == []
+    assert second["error"]["code"] == "subset_empty"
+    assert first == {
+        "request_id": "first",
+        "at": clock.wall_s(),
+        "model": "m",
+        "endpoints": ["10.0.0.2:8000"],
+        "duration_s": 0.0,
+        "candidates": [
+            {"endpoint": "10.0.0.1:8000", "name": "e1", "scores": {"least-load-scorer": 0.0}, "total": 0.0},
+            {"endpoint": "10.0.0.2:8000", "name": "e2", "scores": {"least-load-scorer": 1.0}, "total": 1.0},
+        ],
+        "filtered": [{"endpoint": "10.0.0.3:8000", "by": "endpoint-health-filter"}],
+        "error": None,
+    }
+    assert picker.recent(1) == [second]
+
+
+def test_recent_picks_are_bounded() -> None:
+    clock = FakeClock()
+    picker = picker_of(pool_of(2, clock), clock)
+    for _ in range(RECENT_PICKS + 50):
+        picker.pick(request()).release()
+    assert len(picker.recent(10_000)) == RECENT_PICKS
