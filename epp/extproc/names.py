@@ -1,0 +1,23 @@
+"""Names on the wire."""
+
+EXT_PROC_SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
+PROCESS_METHOD = f"/{EXT_PROC_SERVICE}/Process"
+
+DESTINATION = "x-gateway-destination-endpoint"
+"""Header of the request and key of the metadata that name the pick (endpoint picker protocol of the Gateway API)."""
+DESTINATION_SERVED = "x-gateway-destination-endpoint-served"
+"""Key in the response's metadata: who really took the request."""
+LB_NAMESPACE = "envoy.lb"
+SUBSET_NAMESPACE = "envoy.lb.subset_hint"
+SUBSET = "x-gateway-destination-endpoint-subset"
+
+REASON_HEADER = "x-epp-reason"
+
+PICKER_ONLY_HEADERS = ("x-prefiller-host-port", "x-encoder-hosts-ports", "x-data-parallel-host-port", DESTINATION_SERVED)
+"""Request headers by which an endpoint picker steers model servers: a client's own copy is removed.
+
+`DESTINATION` is not among them because the pick overwrites it.
+"""
+
+MAX_PIECE_BYTES = 62_000
+"""Envoy refuses streamed body replies of more than 64 KiB a message; this leaves room for the frame around it."""

@@ -1,0 +1,332 @@
+"""The ext_proc session: one gRPC stream, one HTTP request. No I/O: events in, actions out, synchronous.
+
+How the pick reaches Envoy depends on how Envoy hands over the request body (ext_proc's processing modes):
+
+| body mode | Envoy waits for | the pick is in the reply to |
+|---|---|---|
+| no body, NONE, STREAMED | the reply to the headers; they are gone then | the headers; by load |
+| BUFFERED, BUFFERED_PARTIAL | the reply to the headers; holds them and sends the body | the body |
+| FULL_DUPLEX_STREAMED | nothing; sends all, takes replies in order | the headers, when the body has ended |
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from epp.errors import (
+    BadRequestError,
+    BodyTimeoutError,
+    BodyTooLargeError,
+    InternalError,
+    ModelNotFoundError,
+    PickError,
+)
+from epp.extproc.actions import Action, Continue, Part, Piece, Refuse, RouteTo
+from epp.extproc.events import (
+    BodyChunk,
+    BodyMode,
+    Event,
+    RequestHeaders,
+    RequestTrailers,
+    ResponseChunk,
+    ResponseHeaders,
+    ResponseTrailers,
+)
+from epp.extproc.exchange import Exchange, SessionPick
+from epp.extproc.names import MAX_PIECE_BYTES, PICKER_ONLY_HEADERS
+from epp.extproc.request_body import read_request_body
+from epp.extproc.usage import UsageReader
+from epp.scheduling.request import InferenceRequest
+from epp.telemetry.outcome import RequestOutcome
+
+MAX_REQUEST_ID_CHARS = 128
+"""Longer ids of clients are cut: they are kept for `/api/v1/picks`."""
+NO_HEADERS: Mapping[str, str] = {}
+
+
+def pieces(part: Part, body: bytes, *, end_of_stream: bool) -> Iterator[Piece]:
+    """`body` in pieces that Envoy accepts, the end mark on the last; nothing for an empty body without an end."""
+    last = len(body) - MAX_PIECE_BYTES
+    at = 0
+    while at < last:
+        yield Piece(part, body[at : at + MAX_PIECE_BYTES], False)
+        at += MAX_PIECE_BYTES
+    if body or end_of_stream:
+        yield Piece(part, body[at:] if at else body, end_of_stream)
+
+
+class Session:
+    """The state of one exchange with Envoy.
+
+    The owner calls `receive` with each event and sends the actions in order; a `Refuse` is the last one and ends the call.
+    Then, or when the stream ends in whatever way, it calls `end` once, which takes back the count and the held bytes.
+
+    Attributes:
+        refused: A `Refuse` was given; the call is over.
+        collecting: The session holds back its reply until the body has ended: `expire` ends that wait.
+    """
+
+    __slots__ = (
+        "_body_mode",
+        "_chunks",
+        "_complete",
+        "_exchange",
+        "_headers",
+        "_held_bytes",
+        "_pick",
+        "_request_ended",
+        "_response_mode",
+        "_subset",
+        "_usage",
+        "collecting",
+        "outcome",
+        "refused",
+        "request_id",
+    )
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._headers = NO_HEADERS
+        self._body_mode = self._response_mode = BodyMode.FULL_DUPLEX_STREAMED
+        self._subset: frozenset[str] | None = None
+        self._chunks: list[bytes] = []
+        self._held_bytes = 0
+        self._request_ended = False
+        self._complete = False
+        self._pick: SessionPick | None = None
+        self._usage: UsageReader | None = None
+        self.collecting = False
+        self.refused = False
+        self.request_id = ""
+        self.outcome = RequestOutcome(started_at_s=exchange.clock.monotonic_s())
+
+    # ── the owner's side ──
+
+    def receive(self, event: Event) -> list[Action]:
+        """Take in what Envoy says; the answers are in the order in which they must be sent."""
+        if self.refused:
+            return []
+        try:
+            return _HANDLERS[type(event)](self, event)
+        except PickError as error:
+            return [self._refuse(error)]
+        except Exception:  # noqa: BLE001 — a bug must cost this request only
+            self._exchange.bugs.exception("bug_in_session", request_id=self.request_id, at=type(event).__name__)
+            return [self._refuse(InternalError("internal error of the endpoint picker"))]
+
+    def expire(self) -> list[Action]:
+        """Nothing came for `limits.requestBodyTimeout` while the session was `collecting`."""
+        wait_s = self._exchange.limits.request_body_timeout_s
+        held = self.outcome.request_bytes
+        return [self._refuse(BodyTimeoutError(f"the request body stopped after {held} bytes; waited {wait_s:g} s for more"))]
+
+    def end(self, *, cancelled: bool) -> None:
+        """The stream is over; `cancelled` if Envoy reset it. Further calls do nothing."""
+        self._let_go()
+        outcome = self.outcome
+        if outcome.ended_at_s is not None:
+            return
+        outcome.ended_at_s = self._exchange.clock.monotonic_s()
+        outcome.cancelled = cancelled and not self._complete
+        usage = None if self._usage is None else self._usage.usage
+        if usage is not None:
+            outcome.prompt_tokens = usage.prompt_tokens
+            outcome.completion_tokens = usage.completion_tokens
+            outcome.cached_tokens = usage.cached_tokens
+        self._exchange.observer.request_ended(outcome)
+
+    # ── request ──
+
+    def _on_request_headers(self, event: RequestHeaders) -> list[Action]:
+        if self._pick is not None or self._headers is not NO_HEADERS:  # only the first message counts
+            return []
+        headers = self._headers = event.headers
+        self._body_mode = mode = event.request_body_mode
+        self._response_mode = event.response_body_mode
+        self._subset = event.subset
+        self.request_id = headers.get("x-request-id", "")[:MAX_REQUEST_ID_CHARS] or self._exchange.next_request_id()
+        if event.end_of_stream:
+            self._request_ended = True
+            return [self._route(Part.REQUEST_HEADERS)]
+        declared_bytes = _declared_bytes(headers)
+        if declared_bytes > self._exchange.limits.max_request_body_bytes:
+            raise self._too_large(declared_bytes)
+        if "upgrade" in headers:  # a websocket's bytes have no end to wait for
+            return [self._route(Part.REQUEST_HEADERS)]
+        if mode is BodyMode.FULL_DUPLEX_STREAMED:
+            budget = self._exchange.budget
+            if budget.held_bytes + declared_bytes <= budget.limit_bytes:
+                self.collecting = True
+                return []
+            self._exchange.observer.body_not_inspected("buffers_full")
+        elif mode in _HEADERS_ARE_HELD:
+            return [Continue(Part.REQUEST_HEADERS)]
+        return [self._route(Part.REQUEST_HEADERS)]
+
+    def _on_body(self, event: BodyChunk) -> list[Action]:
+        if self._request_ended:
+            return []
+        self._request_ended = event.end_of_stream
+        outcome = self.outcome
+        outcome.request_bytes += len(event.body)
+        if outcome.request_bytes > self._exchange.limits.max_request_body_bytes:
+            raise self._too_large(outcome.request_bytes)
+        if self.collecting:
+            return self._collect(event)
+        if self._pick is None:  # BUFFERED or BUFFERED_PARTIAL: this is all of the body that will come
+            self._read_body(event.body)
+            return [self._route(Part.REQUEST_BODY)]
+        if self._body_mode is BodyMode.FULL_DUPLEX_STREAMED:
+            return list(pieces(Part.REQUEST_BODY, event.body, end_of_stream=event.end_of_stream))
+        return [Continue(Part.REQUEST_BODY)]
+
+    def _on_request_trailers(self, _: RequestTrailers) -> list[Action]:
+        if self._request_ended:
+            return []
+        self._request_ended = True
+        answers = self._finish_collecting(end_of_stream=False) if self.collecting else []
+        answers.append(Continue(Part.REQUEST_TRAILERS))
+        return answers
+
+    def _collect(self, event: BodyChunk) -> list[Action]:
+        body = event.body
+        if not self._exchange.budget.take(len(body)):
+            self._exchange.observer.body_not_inspected("buffers_full")
+            self._chunks.append(body)
+            return self._stop_collecting(b"".join(self._chunks), end_of_stream=event.end_of_stream)
+        self._held_bytes += len(body)
+        if body:
+            self._chunks.append(body)
+        return self._finish_collecting(end_of_stream=True) if event.end_of_stream else []
+
+    def _finish_collecting(self, *, end_of_stream: bool) -> list[Action]:
+        # The one copy of the body that is made here; a body that came in one chunk is not copied at all.
+        body = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        self._read_body(body)
+        return self._stop_collecting(body, end_of_stream=end_of_stream)
+
+    def _stop_collecting(self, body: bytes, *, end_of_stream: bool) -> list[Action]:
+        answers: list[Action] = [self._route(Part.REQUEST_HEADERS)]
+        answers += pieces(Part.REQUEST_BODY, body, end_of_stream=end_of_stream)
+        self._drop_body()
+        return answers
+
+    def _read_body(self, body: bytes) -> None:
+        headers, exchange = self._headers, self._exchange
+        began_s = exchange.clock.monotonic_s()
+        read = read_request_body(headers.get(":path", ""), headers.get("content-type"), headers.get("content-encoding"), body)
+        exchange.observer.body_read(exchange.clock.monotonic_s() - began_s)
+        self.outcome.model = read.model or ""
+        self.outcome.streaming = read.stream
+        if read.opaque:
+            exchange.observer.body_not_inspected("opaque")
+        elif exchange.requests.strict:
+            _check_model(read.model, exchange.requests.models)
+
+    def _route(self, part: Part) -> RouteTo:
+        outcome, headers = self.outcome, self._headers
+        request = InferenceRequest(
+            request_id=self.request_id,
+            path=headers.get(":path", ""),
+            headers=headers,
+            model=outcome.model or None,
+            subset=self._subset,
+        )
+        pick = self._pick = self._exchange.pick(request)
+        outcome.endpoint = pick.choice
+        outcome.picked_at_s = self._exchange.clock.monotonic_s()
+        self._exchange.observer.request_began(outcome)
+        return RouteTo(pick.destination, part, tuple(name for name in PICKER_ONLY_HEADERS if name in headers))
+
+    # ── response ──
+
+    def _on_response_headers(self, event: ResponseHeaders) -> list[Action]:
+        outcome, pick, headers = self.outcome, self._pick, event.headers
+        if self.collecting:  # Envoy answers in the model server's place while the body is still coming
+            self._drop_body()
+            self._request_ended = True
+        status = headers.get(":status", "")
+        outcome.status = int(status) if status.isdigit() else None
+        if pick is not None:
+            if event.served and pick.served_by(event.served):
+                outcome.endpoint = event.served
+                self._exchange.observer.served_elsewhere()
+            if outcome.status is not None:
+                pick.answered(outcome.status)
+        if event.end_of_stream:
+            self._response_ended()
+        else:
+            self._usage = UsageReader(headers.get("content-type"), headers.get("content-encoding"))
+        return [Continue(Part.RESPONSE_HEADERS)]
+
+    def _on_response_chunk(self, event: ResponseChunk) -> list[Action]:
+        outcome = self.outcome
+        if event.body and not outcome.response_bytes:
+            outcome.first_byte_at_s = self._exchange.clock.monotonic_s()
+        outcome.response_bytes += len(event.body)
+        if self._pick is not None:
+            self._pick.progressed()
+        usage = self._usage
+        if usage is not None:
+            usage.feed(event.body, event.end_of_stream)
+            if usage.ended or event.end_of_stream:
+                self._response_ended()
+        if self._response_mode is BodyMode.FULL_DUPLEX_STREAMED:
+            return list(pieces(Part.RESPONSE_BODY, event.body, end_of_stream=event.end_of_stream))
+        return [Continue(Part.RESPONSE_BODY)]
+
+    def _on_response_trailers(self, _: ResponseTrailers) -> list[Action]:
+        self._response_ended()
+        return [Continue(Part.RESPONSE_TRAILERS)]
+
+    def _response_ended(self) -> None:
+        self._complete = True
+        if self._pick is not None:
+            self._pick.release()
+
+    # ── endings ──
+
+    def _too_large(self, size_bytes: int) -> BodyTooLargeError:
+        limit = self._exchange.limits.max_request_body_bytes
+        return BodyTooLargeError(f"the request body has {size_bytes} bytes or more; the limit is {limit}")
+
+    def _refuse(self, error: PickError) -> Refuse:
+        self.refused = True
+        self.outcome.error_code = error.code
+        self.outcome.status = int(error.status)
+        self._let_go()
+        return Refuse(error)
+
+    def _drop_body(self) -> None:
+        self.collecting = False
+        self._chunks = []
+        self._exchange.budget.give_back(self._held_bytes)
+        self._held_bytes = 0
+
+    def _let_go(self) -> None:
+        self._drop_body()
+        if self._pick is not None:
+            self._pick.release()
+
+
+_HEADERS_ARE_HELD = frozenset({BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL})
+
+_HANDLERS: dict[type, Callable[[Session, Any], list[Action]]] = {
+    RequestHeaders: Session._on_request_headers,  # noqa: SLF001
+    BodyChunk: Session._on_body,  # noqa: SLF001
+    RequestTrailers: Session._on_request_trailers,  # noqa: SLF001
+    ResponseHeaders: Session._on_response_headers,  # noqa: SLF001
+    ResponseChunk: Session._on_response_chunk,  # noqa: SLF001
+    ResponseTrailers: Session._on_response_trailers,  # noqa: SLF001
+}
+
+
+def _declared_bytes(headers: Any) -> int:
+    text = headers.get("content-length", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
+
+
+def _check_model(model: str | None, models: tuple[str, ...]) -> None:
+    if model is None:
+        raise BadRequestError("requests.strict: expected a JSON body that names a model, found none")
+    if model not in models:
+        raise ModelNotFoundError(f"model {model[:100]!r} is not served here; known: {', '.join(models) or 'none'}")

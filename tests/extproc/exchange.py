@@ -1,0 +1,72 @@
+"""An exchange for tests: a pool of one endpoint, or what a test gives."""
+
+from dataclasses import dataclass, field
+
+from epp.config.settings import LimitSettings, RequestSettings
+from epp.extproc.budget import BufferBudget
+from epp.extproc.exchange import Exchange
+from epp.scheduling.request import InferenceRequest
+from tests.fakes.clock import FakeClock
+from tests.fakes.observer import CountingObserver
+
+DESTINATION = "10.0.0.1:8000"
+
+
+@dataclass
+class FakePick:
+    """A decision that remembers what it was told."""
+
+    destination: str = DESTINATION
+    choice: str = DESTINATION
+    releases: int = 0
+    statuses: list[int] = field(default_factory=list)
+    served: list[str] = field(default_factory=list)
+    progress: int = 0
+
+    def served_by(self, address: str) -> bool:
+        self.served.append(address)
+        return address != self.destination
+
+    def answered(self, status: int) -> None:
+        self.statuses.append(status)
+
+    def progressed(self) -> None:
+        self.progress += 1
+
+    def release(self) -> None:
+        self.releases += 1
+
+
+class Bench:
+    """An exchange and everything that was said to it."""
+
+    def __init__(
+        self, *, max_body: int = 1 << 20, max_buffered: int = 8 << 20, requests: RequestSettings | None = None
+    ) -> None:
+        self.requests: list[InferenceRequest] = []
+        self.picks: list[FakePick] = []
+        self.bugs: list[str] = []
+        self.error: Exception | None = None
+        self.observer = CountingObserver()
+        self.clock = FakeClock()
+        self.budget = BufferBudget(max_buffered)
+        self.exchange = Exchange(
+            pick=self.pick,
+            clock=self.clock,
+            observer=self.observer,
+            bugs=self,
+            limits=LimitSettings(max_request_body_bytes=max_body, max_buffered_bytes=max_buffered),
+            requests=requests or RequestSettings(),
+            budget=self.budget,
+            next_request_id=lambda: "epp-1",
+        )
+
+    def pick(self, request: InferenceRequest) -> FakePick:
+        self.requests.append(request)
+        if self.error is not None:
+            raise self.error
+        self.picks.append(FakePick())
+        return self.picks[-1]
+
+    def exception(self, event: str, **fields: object) -> None:
+        self.bugs.append(event)
