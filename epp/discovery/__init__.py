@@ -1,0 +1,1 @@
+"""Where the endpoints come from: each source tells `PoolState` the whole membership whenever it changes."""
