@@ -1,0 +1,90 @@
+"""The HTTP server of the metrics port."""
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from structlog.typing import FilteringBoundLogger
+
+from epp.admin.answers import error_middleware
+from epp.admin.api import RecentPicks, api_routes
+from epp.admin.dashboard import dashboard_routes
+from epp.admin.listening import listen
+from epp.admin.metrics_page import metrics_routes
+from epp.admin.pool_view import PoolView
+from epp.admin.probes import probe_routes
+from epp.admin.settings_view import EffectiveSetting
+from epp.clock import Clock
+from epp.lifecycle import Lifecycle
+from epp.pool.state import PoolState
+
+SHUTDOWN_S = 1.0
+"""How long answers that are being sent may go on when the server closes."""
+KEEPALIVE_S = 75.0
+
+
+class AdminServer:
+    """Plain HTTP: metrics, probes, JSON API and dashboard, all of them reading only.
+
+    An asynchronous context manager: serves from enter to exit. `port` is known once entered.
+
+    Args:
+        host: Address to listen on; empty for all, IPv4 and IPv6.
+        port: 0 takes a free one.
+        settings: For `/api/v1/config`; secrets may be in it, they are not shown.
+    """
+
+    def __init__(
+        self,
+        *,
+        host: str,
+        port: int,
+        pool: PoolState,
+        lifecycle: Lifecycle,
+        clock: Clock,
+        registry: CollectorRegistry,
+        recent_picks: RecentPicks,
+        settings: Sequence[EffectiveSetting],
+        log: FilteringBoundLogger,
+    ) -> None:
+        self._host = host
+        self._wanted_port = port
+        self._port: int | None = None
+        app = web.Application(middlewares=[error_middleware(log)])
+        app.add_routes(metrics_routes(registry))
+        app.add_routes(probe_routes(lifecycle))
+        app.add_routes(api_routes(PoolView(pool, lifecycle, clock), recent_picks, settings))
+        app.add_routes(dashboard_routes())
+        self._runner = web.AppRunner(
+            app, access_log=None, handle_signals=False, shutdown_timeout=SHUTDOWN_S, keepalive_timeout=KEEPALIVE_S
+        )
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        assert self._port is not None, "the port is chosen when the server is entered"
+        return self._port
+
+    async def __aenter__(self) -> Self:
+        """Listen and serve.
+
+        Raises:
+            BindError: The address and port cannot be listened on.
+        """
+        listening = listen(self._host, self._wanted_port)
+        try:
+            self._port = listening.getsockname()[1]
+            await self._runner.setup()
+            await web.SockSite(self._runner, listening).start()
+        except BaseException:
+            listening.close()
+            await self._runner.cleanup()
+            raise
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._runner.cleanup()

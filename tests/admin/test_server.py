@@ -1,0 +1,133 @@
+"""The HTTP server of the metrics port as a whole."""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from epp.telemetry.outcome import RequestOutcome
+from tests.admin.running import Admin, serving
+
+READ_ONLY = ["/", "/metrics", "/healthz", "/readyz", "/api/v1/pool", "/api/v1/picks", "/api/v1/config"]
+
+
+@pytest.mark.parametrize("path", READ_ONLY)
+async def test_every_page_answers_get_and_head_alike(path: str) -> None:
+    async with serving() as admin:
+        async with admin.client.get(path) as get:
+            body = await get.read()
+        async with admin.client.head(path) as head:
+            assert await head.read() == b""
+
+    assert get.status == head.status == 200
+    assert body
+    assert get.content_type == head.content_type
+    assert get.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("path", READ_ONLY)
+async def test_other_methods_are_refused_with_those_that_work(path: str) -> None:
+    async with serving() as admin, admin.client.post(path, data=b"x") as answer:
+        assert answer.status == 405
+        assert answer.headers["allow"] == "GET, HEAD"
+        assert (await answer.json())["error"]["code"] == "method_not_allowed"
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/api/v1/nothing"),
+        ("GET", "/favicon.ico"),
+        ("GET", "/api/v1/pool/../../../etc/passwd"),
+        ("POST", "/api/v1/endpoints/10.0.0.1:8000/drain"),
+        ("GET", "/api/v1/endpoints/10.0.0.1:8000/drained?timeout=1s"),
+    ],
+)
+async def test_an_unknown_path_is_404_in_json(method: str, path: str) -> None:
+    async with serving() as admin, admin.client.request(method, path) as answer:
+        assert answer.status == 404
+        error = (await answer.json())["error"]
+
+    assert error["code"] == "not_found"
+    assert error["message"].startswith("path: expected one that this port serves, found /")
+
+
+async def test_a_bug_is_500_in_json_and_logged_with_its_stack() -> None:
+    class Broken(Admin):
+        def recent_picks(self, limit: int) -> Sequence[Mapping[str, Any]]:
+            raise KeyError(limit)
+
+    async with Broken().serving() as admin:
+        async with admin.client.get("/api/v1/picks") as answer:
+            assert answer.status == 500
+            assert (await answer.json())["error"]["code"] == "internal"
+        async with admin.client.get("/api/v1/pool") as answer:
+            assert answer.status == 200
+
+    (line,) = admin.logged.getvalue().splitlines()
+    logged = json.loads(line)
+    assert (logged["event"], logged["path"]) == ("admin_request_failed", "/api/v1/picks")
+    assert "KeyError: 50" in logged["exception"]
+
+
+async def test_requests_are_not_logged() -> None:
+    async with serving() as admin:
+        for path in ("/healthz", "/nothing"):
+            async with admin.client.get(path):
+                pass
+
+    assert admin.logged.getvalue() == ""
+
+
+async def test_clients_that_stop_in_the_middle_hold_up_nobody() -> None:
+    async with serving() as admin:
+        for i in range(60):
+            admin.metrics.request_ended(RequestOutcome(started_at_s=1.0, ended_at_s=2.0, status=200, model=f"m{i}"))
+        half_a_request = b"GET /healthz HTTP/1.1\r\nhost: x\r\nx-"
+        never_read = b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n"
+        writers = []
+        for sent in [half_a_request, never_read] * 5:
+            _, writer = await asyncio.open_connection("127.0.0.1", admin.port, limit=1)
+            writers.append(writer)
+            writer.write(sent)
+            await writer.drain()
+        try:
+            async with asyncio.timeout(20), admin.client.get("/api/v1/pool") as answer:
+                assert answer.status == 200
+            async with asyncio.timeout(20), admin.client.get("/metrics") as answer:
+                assert len(await answer.read()) > 1_000_000
+        finally:
+            for writer in writers:
+                writer.transport.abort()
+
+
+async def test_the_port_is_free_again_after_the_block() -> None:
+    async with serving() as admin:
+        port = admin.port
+
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
+
+
+async def test_the_loop_goes_on_while_a_large_page_is_made() -> None:
+    """With a thousand model names the page has half a million lines, which takes seconds to write."""
+    async with serving() as admin:
+        for i in range(400):
+            admin.metrics.request_ended(RequestOutcome(started_at_s=1.0, ended_at_s=2.0, status=200, model=f"m{i}"))
+        loop = asyncio.get_running_loop()
+        reading = asyncio.create_task(_read_all(admin))
+        longest_s, before_s = 0.0, loop.time()
+        while not reading.done():
+            await asyncio.sleep(0)
+            longest_s, before_s = max(longest_s, loop.time() - before_s), loop.time()
+
+    assert await reading > 1_000_000
+    # The page as a whole takes over half a second; one family, the longest piece on the loop, some tens of milliseconds.
+    assert longest_s < 0.3
+
+
+async def _read_all(admin: Admin) -> int:
+    async with admin.client.get("/metrics") as answer:
+        return len(await answer.read())
