@@ -1,0 +1,180 @@
+"""`epp envoy-config`: prints the Envoy configuration that goes with `epp serve`."""
+
+import shlex
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from epp.config import kinds
+from epp.config.kinds import Kind
+from epp.envoy.options import BodyMode, EnvoyOptions, HostPort
+from epp.errors import ConfigError
+
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[Any]
+else:
+    _ParamType = click.ParamType  # not generic in older releases
+
+_MISSING = "envoy-data-plane is not installed; `pip install 'inference-epp[envoy-config]'` brings it"
+_WHOLE_ONLY = (
+    "listen", "admin", "epp_tls", "epp_ca", "epp_server_name", "fallback", "connect_timeout_s", "buffer_limit_bytes",
+    "upstream_http2", "access_log",
+)  # fmt: skip
+_HEAD = """\
+# Envoy 1.33 or newer, better 1.37 or newer (it ends ext_proc streams as soon as nothing more is to be processed).
+# Made by: {command}
+"""
+_FILTER_HEAD = """\
+# One entry for http_filters, before the router. It needs
+# - a cluster `endpoint_picker` (HTTP/2) with the address of the endpoint picker;
+# - a route to a cluster that connects to the address in the header x-gateway-destination-endpoint;
+# - that header taken off client requests before routing (early_header_mutation_extensions of the connection manager),
+#   as otherwise a client can choose where Envoy connects to.
+# `epp envoy-config` without --filter-only prints all three.
+"""
+
+
+class _Read(_ParamType):
+    """A kind of value as a click type."""
+
+    def __init__(self, kind: Kind[Any]) -> None:
+        self.name = kind.name
+        self._kind = kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._kind.read(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+_ADDRESS = _Read(Kind("host:port", "host:port, IPv6 in brackets, port from 0 to 65535", HostPort.parse))
+_ADDRESS_OR_NONE = _Read(
+    Kind(
+        "host:port|none",
+        "none, or host:port, IPv6 in brackets, port from 0 to 65535",
+        lambda value: None if value == "none" else HostPort.parse(value),
+    )
+)
+_MODE = _Read(Kind("|".join(BodyMode), "one of " + ", ".join(BodyMode), lambda value: BodyMode(str(value).upper())))
+_SECONDS = _Read(kinds.DURATION)
+_SIZE = _Read(kinds.SIZE)
+
+
+def _switch(name: str, sentence: str, *, default: bool = False) -> Callable[[Any], Any]:
+    """A boolean written as `--flag`, `--flag=false` or `--flag false`."""
+    return click.option(
+        name,
+        type=_Read(kinds.BOOLEAN),
+        is_flag=False,
+        flag_value="true",
+        default="true" if default else "false",
+        show_default=True,
+        help=sentence,
+    )
+
+
+@click.command("envoy-config")
+@click.option("--epp", type=_ADDRESS, multiple=True, default=["127.0.0.1:9002"], show_default=True,
+              help="ext_proc address of the endpoint picker (IP or DNS name); may be repeated for replicas.")  # fmt: skip
+@click.option("--listen", type=_ADDRESS, default="0.0.0.0:8081", show_default=True, help="Address for clients.")
+@click.option("--admin", type=_ADDRESS_OR_NONE, default="127.0.0.1:19000", show_default=True,
+              help="Address of Envoy's admin pages, or none.")  # fmt: skip
+@_switch("--epp-tls", "TLS to the endpoint picker, as `epp serve` has it by default.", default=True)
+@click.option("--epp-ca", metavar="FILE", help="CA certificates that must have signed the endpoint picker's certificate; "
+              "without it any certificate is accepted.")  # fmt: skip
+@click.option("--epp-server-name", metavar="NAME", help="SNI for the endpoint picker and, with --epp-ca, the DNS name its "
+              "certificate must have.")  # fmt: skip
+@click.option("--request-body-mode", type=_MODE, default=BodyMode.FULL_DUPLEX_STREAMED.value, show_default=True,
+              help="How request bodies reach the endpoint picker; websockets need a mode that does not buffer.")  # fmt: skip
+@click.option("--response-body-mode", type=_MODE, show_default="FULL_DUPLEX_STREAMED, with --pick-only NONE",
+              help="The same for response bodies. BUFFERED and BUFFERED_PARTIAL hold back streaming answers.")  # fmt: skip
+@_switch("--pick-only", "Skip the response phases. With the request body modes NONE and FULL_DUPLEX_STREAMED an ext_proc "
+         "stream then ends with the request instead of with the response; the endpoint picker sees neither usage "
+         "nor the end of requests.")  # fmt: skip
+@_switch("--fail-open", "Go on without a pick when no endpoint picker can be reached. Without a pick there is no "
+         "destination, so this serves requests only together with --fallback; alone it turns 500 into 503. What was "
+         "with an endpoint picker when it died is lost either way.")  # fmt: skip
+@click.option("--fallback", type=_ADDRESS, multiple=True, help="With --fail-open, a server that takes requests without a "
+              "pick; may be repeated.")  # fmt: skip
+@click.option("--message-timeout", "message_timeout_s", type=_SECONDS, default="1000s", show_default=True,
+              help="How long the picker may hold one message; Envoy has no such limit in FULL_DUPLEX_STREAMED.")  # fmt: skip
+@click.option("--connect-timeout", "connect_timeout_s", type=_SECONDS, default="5s", show_default=True,
+              help="How long a connection to an endpoint may take to open.")  # fmt: skip
+@click.option("--buffer-limit", "buffer_limit_bytes", type=_SIZE, show_default="64MiB with buffering modes, else 1MiB",
+              help="Most bytes Envoy holds of one body; a longer BUFFERED request is answered 413, a longer BUFFERED "
+              "response 500.")  # fmt: skip
+@_switch("--upstream-http2", "HTTP/2 without TLS to the endpoints instead of HTTP/1.1, for gRPC.")
+@_switch("--access-log", "One line on standard output for each request, with the pick.")
+@_switch("--filter-only", "Print only the entry for http_filters.")
+@click.option(
+    "--format", "style", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True, help="How to print it."
+)
+@click.pass_context
+def command(context: click.Context, /, *, filter_only: bool, style: str, **choices: Any) -> None:
+    """Print an Envoy configuration for this endpoint picker.
+
+    Clients' requests go to the endpoint picker (ext_proc) and then to the address that it chose (an ORIGINAL_DST
+    cluster). Headers by which a client could choose the address are taken off before anything else. There are no
+    retries to the endpoints: the pick names one address, so a retry would only meet the same endpoint again.
+    """
+    if filter_only:
+        _refuse(context, _WHOLE_ONLY)
+    try:
+        options = EnvoyOptions(**choices)
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from None
+    click.echo(_render(options, filter_only=filter_only, style=style, head=_head(context, filter_only)), nl=False)
+
+
+def _render(options: EnvoyOptions, *, filter_only: bool, style: str, head: str) -> str:
+    """The text; imports the typed messages only now, as they are an extra and take a second to load."""
+    try:
+        from epp.envoy.config import bootstrap
+        from epp.envoy.ext_proc_filter import ext_proc_filter
+        from epp.envoy.typed import as_json, as_yaml
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in {"envoy_data_plane", "betterproto2", "pydantic"}:
+            raise
+        raise click.ClickException(_MISSING) from None
+    message = ext_proc_filter(options) if filter_only else bootstrap(options)
+    return as_json(message) if style == "json" else head + as_yaml(message)
+
+
+def _head(context: click.Context, filter_only: bool) -> str:
+    """Comments for the YAML form: how to make the text again and what it needs."""
+    words = ["epp envoy-config"]
+    for parameter in context.command.params:
+        if _is_given(context, parameter):
+            value = context.params[parameter.name]
+            words += [f"{parameter.opts[0]}={_shown(item)}" for item in (value if parameter.multiple else [value])]
+    return _HEAD.format(command=" ".join(words)) + (_FILTER_HEAD if filter_only else "")
+
+
+def _shown(value: Any) -> str:
+    """A value as one word of a shell and one line of a comment."""
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return str(value).lower()
+        case float():
+            return f"{value:g}s"
+        case _:
+            return shlex.quote(" ".join(str(value).split()))
+
+
+def _refuse(context: click.Context, names: Sequence[str]) -> None:
+    """A UsageError for options that have no place in the filter alone."""
+    given = [parameter for parameter in context.command.params if parameter.name in names and _is_given(context, parameter)]
+    if given:
+        flags = ", ".join(parameter.opts[0] for parameter in given)
+        raise click.UsageError(f"{flags}: expected a whole configuration, found --filter-only")
+
+
+def _is_given(context: click.Context, parameter: click.Parameter) -> bool:
+    return context.get_parameter_source(parameter.name) is not ParameterSource.DEFAULT

@@ -1,0 +1,73 @@
+"""The HTTP filter that asks the endpoint picker."""
+
+from envoy_data_plane.envoy.config.core import v3 as core
+from envoy_data_plane.envoy.extensions.filters.http.ext_proc import v3 as ext_proc
+from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager import v3 as hcm
+
+from epp.envoy.options import BodyMode, EnvoyOptions
+from epp.envoy.typed import seconds, typed
+
+EPP_CLUSTER = "endpoint_picker"
+METADATA_NAMESPACE = "envoy.lb"
+"""Where Envoy's load balancing keeps its metadata: the subset hint goes out with it, the pick comes back in it."""
+
+_STREAM_RETRIES = 3
+_SEND = ext_proc.ProcessingModeHeaderSendMode.SEND
+_SKIP = ext_proc.ProcessingModeHeaderSendMode.SKIP
+
+
+def ext_proc_filter(options: EnvoyOptions) -> hcm.HttpFilter:
+    """The entry for `http_filters`; it belongs before the router and talks to the cluster `endpoint_picker`.
+
+    `grpc_service.timeout` stays unset: a stream lives as long as the request, however long that is.
+    A stream that the picker has not answered yet may go to another replica; that costs nothing but a second pick.
+    """
+    return hcm.HttpFilter(
+        name="envoy.filters.http.ext_proc",
+        typed_config=typed(
+            ext_proc.ExternalProcessor(
+                grpc_service=core.GrpcService(
+                    envoy_grpc=core.GrpcServiceEnvoyGrpc(cluster_name=EPP_CLUSTER, authority=str(options.epp[0])),
+                    retry_policy=core.RetryPolicy(
+                        retry_on="connect-failure,refused-stream,reset,unavailable",
+                        num_retries=_STREAM_RETRIES,
+                        retry_back_off=core.BackoffStrategy(base_interval=seconds(0.025), max_interval=seconds(0.25)),
+                    ),
+                ),
+                failure_mode_allow=options.fail_open,
+                processing_mode=_processing_mode(options),
+                message_timeout=seconds(options.message_timeout_s),
+                metadata_options=ext_proc.MetadataOptions(
+                    forwarding_namespaces=_namespaces(), receiving_namespaces=_namespaces()
+                ),
+            )
+        ),
+    )
+
+
+def _processing_mode(options: EnvoyOptions) -> ext_proc.ProcessingMode:
+    """Which phases the endpoint picker sees.
+
+    Trailers go along with the body: full duplex requires it, and in the other modes they are how the end of a body
+    that has trailers becomes known.
+    """
+    return ext_proc.ProcessingMode(
+        request_header_mode=_SEND,
+        response_header_mode=_SKIP if options.pick_only else _SEND,
+        request_body_mode=_body_mode(options.request_body_mode),
+        response_body_mode=_body_mode(options.response_mode),
+        request_trailer_mode=_trailer_mode(options.request_body_mode),
+        response_trailer_mode=_trailer_mode(options.response_mode),
+    )
+
+
+def _body_mode(mode: BodyMode) -> ext_proc.ProcessingModeBodySendMode:
+    return ext_proc.ProcessingModeBodySendMode[mode.value]
+
+
+def _trailer_mode(mode: BodyMode) -> ext_proc.ProcessingModeHeaderSendMode:
+    return _SKIP if mode is BodyMode.NONE else _SEND
+
+
+def _namespaces() -> ext_proc.MetadataOptionsMetadataNamespaces:
+    return ext_proc.MetadataOptionsMetadataNamespaces(untyped=[METADATA_NAMESPACE])

@@ -1,0 +1,122 @@
+"""epp.envoy.config: what is in the configuration, and that a real Envoy accepts every combination of choices."""
+
+import asyncio
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from epp.envoy.config import bootstrap
+from epp.envoy.options import BodyMode, EnvoyOptions, HostPort
+from epp.envoy.process import find_envoy
+from epp.envoy.typed import as_dict, as_json, as_yaml
+from tests.envoy.certificates import self_signed
+
+NAMES = [HostPort("epp-0.epp", 9002), HostPort("10.0.0.1", 9002)]
+SWITCHES: list[dict[str, Any]] = [
+    {},
+    {"pick_only": True},
+    {"fail_open": True},
+    {"fail_open": True, "fallback": [HostPort("::1", 8000), HostPort("a.example", 80)]},
+    {"fail_open": True, "fallback": [HostPort("10.0.0.1", 8000)], "pick_only": True, "upstream_http2": True},
+    {"epp_tls": False, "admin": None, "access_log": True},
+    {"epp_server_name": "epp.example", "epp": NAMES, "listen": HostPort("::", 80)},
+    {"epp_ca": "CA", "epp": [HostPort("::1", 9002)], "message_timeout_s": 0.2, "connect_timeout_s": 0.25},
+    {"epp_ca": "CA", "epp_server_name": "epp.example", "buffer_limit_bytes": 32768, "upstream_http2": True},
+]
+
+
+async def validate(folder: Path, text: str) -> tuple[int, str]:
+    """Exit code and output of `envoy --mode validate`."""
+    file = folder / "envoy.yaml"
+    file.write_text(text)
+    process = await asyncio.create_subprocess_exec(
+        *(find_envoy(), "--mode", "validate", "-c", file, "--log-level", "error"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    output, _ = await process.communicate()
+    return process.returncode or 0, output.decode()
+
+
+@pytest.fixture(scope="module")
+def ca_file(tmp_path_factory: pytest.TempPathFactory) -> str:
+    file = tmp_path_factory.mktemp("ca") / "ca.crt"
+    file.write_bytes(self_signed("epp.example").certificate)
+    return str(file)
+
+
+@pytest.mark.parametrize("number", range(len(SWITCHES)))
+async def test_a_real_envoy_accepts_every_combination_of_switches(number: int, tmp_path: Path, ca_file: str) -> None:
+    switches: dict[str, Any] = {name: ca_file if value == "CA" else value for name, value in SWITCHES[number].items()}
+    message = bootstrap(EnvoyOptions(**switches))
+
+    for text in (as_yaml(message), as_json(message)):
+        code, output = await validate(tmp_path, text)
+        assert code == 0, output
+
+
+async def test_a_real_envoy_accepts_every_pair_of_body_modes(tmp_path: Path) -> None:
+    for request_mode, response_mode in itertools.product(BodyMode, BodyMode):
+        options = EnvoyOptions(request_body_mode=request_mode, response_body_mode=response_mode)
+        code, output = await validate(tmp_path, as_yaml(bootstrap(options)))
+        assert code == 0, f"{request_mode}, {response_mode}: {output}"
+
+
+async def test_a_real_envoy_would_refuse_a_wrong_field(tmp_path: Path) -> None:
+    code, output = await validate(tmp_path, as_yaml(bootstrap(EnvoyOptions())).replace("max_retries", "max_retrys"))
+
+    assert code != 0
+    assert "max_retrys" in output
+
+
+def test_no_limit_of_1024_streams_bites() -> None:
+    """Field report 32: Envoy's default limits refuse the 1,025th request of a cluster."""
+    for cluster in clusters(EnvoyOptions(fail_open=True, fallback=[HostPort("10.0.0.1", 8000)])).values():
+        assert min(cluster["circuit_breakers"]["thresholds"][0].values()) >= 40_000
+
+
+def test_nothing_waits_long_for_a_connection_and_nothing_cuts_a_long_answer() -> None:
+    options = EnvoyOptions()
+    route = manager(options)["route_config"]["virtual_hosts"][0]["routes"][0]["route"]
+
+    assert all(cluster["connect_timeout"] == "5s" for cluster in clusters(options).values())
+    assert route == {"cluster": "picked_endpoint", "timeout": "0s", "idle_timeout": "86400s"}
+    assert "timeout" not in ext_proc(options)["grpc_service"]
+
+
+def test_the_picker_is_resolved_by_dns_only_when_it_has_a_name() -> None:
+    assert clusters(EnvoyOptions())["endpoint_picker"]["type"] == "STATIC"
+    assert clusters(EnvoyOptions(epp=NAMES))["endpoint_picker"]["type"] == "STRICT_DNS"
+
+
+def test_pick_only_skips_every_response_phase() -> None:
+    """Field report 32: streams that need not last as long as the response."""
+    mode = ext_proc(EnvoyOptions(pick_only=True))["processing_mode"]
+
+    assert mode["response_header_mode"] == mode["response_trailer_mode"] == "SKIP"
+    assert "response_body_mode" not in mode  # NONE is the default and left out
+    assert mode["request_body_mode"] == "FULL_DUPLEX_STREAMED"
+
+
+def test_trailers_go_along_with_the_body() -> None:
+    mode = ext_proc(EnvoyOptions(request_body_mode=BodyMode.NONE))["processing_mode"]
+
+    assert mode["request_trailer_mode"] == "SKIP"
+    assert mode["response_trailer_mode"] == "SEND"
+
+
+def clusters(options: EnvoyOptions) -> dict[str, Any]:
+    return {cluster["name"]: cluster for cluster in as_dict(bootstrap(options))["static_resources"]["clusters"]}
+
+
+def manager(options: EnvoyOptions) -> dict[str, Any]:
+    listener = as_dict(bootstrap(options))["static_resources"]["listeners"][0]
+    config: dict[str, Any] = listener["filter_chains"][0]["filters"][0]["typed_config"]
+    return config
+
+
+def ext_proc(options: EnvoyOptions) -> dict[str, Any]:
+    config: dict[str, Any] = manager(options)["http_filters"][0]["typed_config"]
+    return config
