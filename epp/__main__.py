@@ -1,0 +1,5 @@
+"""`python -m epp`."""
+
+from epp.cli import main
+
+main()
