@@ -51,7 +51,7 @@ class PoolCollector:
             spread = pstdev(values) if values else None
             yield self._gauge(f"llm_d_epp_std_dev_{suffix}", f"Standard deviation of the {sentence}.", spread)
         yield self._states()
-        without = sum(1 for e in pool.endpoints if e.metrics is None or not e.metrics.has_load)
+        without = sum(not e.tells_load for e in pool.endpoints)
         sentence = "Endpoints whose metrics give no load, so that only the picker's own count ranks them."
         yield GaugeMetricFamily("epp_endpoints_without_load_metrics", sentence, without)
 

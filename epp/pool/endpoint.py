@@ -158,6 +158,11 @@ class Endpoint:
         return self.spec.address.rpartition(":")[0].strip("[]")
 
     @property
+    def tells_load(self) -> bool:
+        """Whether its metrics give a load; without one only the own count ranks it."""
+        return self.metrics is not None and self.metrics.has_load
+
+    @property
     def key(self) -> tuple[EndpointAddress, str]:
         """What makes this endpoint the same one when discovery names it again."""
         return self.spec.address, self.spec.incarnation
@@ -204,6 +209,10 @@ class Endpoint:
         elif status != 429 and self.health.succeeded():
             self.ramps_up_from_s = now_s
 
+    def refused_connections(self, now_s: float) -> None:
+        """Its serving port refuses connections again and again: it only gets probes until it takes them."""
+        self.health.refused(now_s)
+
     def scraped(self, metrics: EndpointMetrics, *, began_at_s: float, in_flight_at_begin: int) -> None:
         """Take over what a scrape said.
 
@@ -215,6 +224,8 @@ class Endpoint:
         self.scraped_at_s = self.known_at_s = began_at_s
         self.in_flight_at_scrape = in_flight_at_begin
         self.scrape_error = None
+        if self.health.demoted_because is not None and self.health.accepted():
+            self.ramps_up_from_s = began_at_s
         self._update_load()
 
     def scrape_failed(self, reason: str) -> None:

@@ -14,6 +14,8 @@ PROBE_EVERY_PICKS = 40
 PROBE_PAUSE_S = 1.0
 """… but not sooner than this after the last probe."""
 
+REFUSES = "refuses connections"
+
 
 class EndpointHealth:
     """Memory of one endpoint's answers.
@@ -29,7 +31,7 @@ class EndpointHealth:
         self.failures_in_row = 0
         self.demoted_because: str | None = None
         self._probed_at_s = 0.0
-        self._picks_at_probe = 0
+        self._picks_at_probe: int | None = None
 
     def failed(self, why: str, now_s: float, picks: int) -> None:
         """An answer failed.
@@ -43,8 +45,8 @@ class EndpointHealth:
         if self.failures_in_row >= FAILURES_TO_DEMOTE or self.demoted_because is not None:
             self.demote(f"{self.failures_in_row} answers in a row failed, the last one {why}", now_s, picks)
 
-    def demote(self, why: str, now_s: float, picks: int) -> None:
-        """Give it only probes from now on."""
+    def demote(self, why: str, now_s: float, picks: int | None = None) -> None:
+        """Give it only probes from now on; without `picks` the first probe goes by time alone."""
         self.demoted_because = why
         self._probed_at_s = now_s
         self._picks_at_probe = picks
@@ -55,10 +57,24 @@ class EndpointHealth:
         was_demoted, self.demoted_because = self.demoted_because is not None, None
         return was_demoted
 
+    def refused(self, now_s: float) -> None:
+        """It refuses connections."""
+        if self.demoted_because is None:
+            self.demote(REFUSES, now_s)
+
+    def accepted(self) -> bool:
+        """It takes connections. True if it was demoted until now for refusing them."""
+        if self.demoted_because is not REFUSES:
+            return False
+        self.demoted_because = None
+        return True
+
     def probe_is_due(self, now_s: float, picks: int) -> bool:
         """Whether the next pick may try this demoted endpoint."""
         since_s = now_s - self._probed_at_s
-        return since_s >= PROBE_EVERY_S or (since_s >= PROBE_PAUSE_S and picks - self._picks_at_probe >= PROBE_EVERY_PICKS)
+        if since_s >= PROBE_EVERY_S or self._picks_at_probe is None:
+            return since_s >= PROBE_EVERY_S
+        return since_s >= PROBE_PAUSE_S and picks - self._picks_at_probe >= PROBE_EVERY_PICKS
 
     def probed(self, now_s: float, picks: int) -> None:
         """A probe is on its way; the next one waits."""

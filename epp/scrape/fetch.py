@@ -90,7 +90,8 @@ class HttpFetcher:
             raise ScrapeError(Reason.TLS, f"no TLS connection to {url.host}:{url.port}: {detail}") from None
         except OSError as error:
             detail = os.strerror(error.errno) if error.errno else type(error).__name__
-            raise ScrapeError(Reason.CONNECT, f"no connection to {url.host}:{url.port}: {detail}") from None
+            reason = Reason.REFUSED if isinstance(error, ConnectionRefusedError) else Reason.CONNECT
+            raise ScrapeError(reason, f"no connection to {url.host}:{url.port}: {detail}") from None
 
     async def _get(self, url: URL, *, may_redirect: bool) -> MetricsPage:
         response, server_s = await self._exchange(url)

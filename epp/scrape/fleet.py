@@ -9,10 +9,11 @@ from typing import NoReturn
 
 from epp.clock import Clock
 from epp.config.settings import ScrapeSettings
-from epp.pool.endpoint import Endpoint, MetricsTarget
+from epp.pool.endpoint import Endpoint, EndpointSpec, MetricsTarget
 from epp.pool.state import PoolState
 from epp.scrape.catalog import EngineCatalog
 from epp.scrape.change_log import ChangeLog, Log
+from epp.scrape.engines.engine import Engine
 from epp.scrape.fetch import HttpFetcher
 from epp.scrape.pace import Pace
 from epp.scrape.scraper import Fetcher, ScrapeObserver, Scraper, Sleep
@@ -21,7 +22,6 @@ START_SPACING_S = 0.001
 """Endpoints that join together make their first connections so far apart."""
 FIRST_ROUND_TIMEOUTS = 2.0
 """The first round is over after so many scrape timeouts at the latest (finding the engine may take several reads)."""
-LISTING_CHECK_S = 0.01
 SUMMARY_EVERY_S = 300.0
 
 STILL_FAILING = "scrapes still fail"
@@ -31,7 +31,7 @@ STILL_FAILING = "scrapes still fail"
 class _Running:
     scraper: Scraper
     task: asyncio.Task[None]
-    reads: tuple[MetricsTarget, str | None]
+    reads: tuple[MetricsTarget, str | None, Engine | None]
     """What the scraper was made for; another target or engine needs another scraper."""
 
 
@@ -83,11 +83,6 @@ class Fleet:
         pool.on_leave(self._stop)
         pool.on_change(self._changed)
 
-    @property
-    def endpoints_without_load(self) -> int:
-        """How many endpoints were read, and nothing is known of their load: they are balanced on own counts only."""
-        return sum(running.scraper.blind for running in self._running.values())
-
     async def run(self) -> NoReturn:
         """Scrape until cancelled; makes no call at all when scraping is off."""
         if not self._settings.enabled:
@@ -119,7 +114,7 @@ class Fleet:
         )
         others = sum(not running.scraper.first_ended.is_set() for running in self._running.values())
         task = self._group.create_task(scraper.run(others * START_SPACING_S), name=f"scrape {spec.address}")
-        self._running[endpoint] = _Running(scraper=scraper, task=task, reads=(spec.metrics, spec.engine))
+        self._running[endpoint] = _Running(scraper=scraper, task=task, reads=self._reads(spec))
 
     def _stop(self, endpoint: Endpoint) -> None:
         running = self._running.pop(endpoint, None)
@@ -130,17 +125,21 @@ class Fleet:
 
     def _changed(self, endpoint: Endpoint) -> None:
         running = self._running.get(endpoint)
-        if running is not None and running.reads != (endpoint.spec.metrics, endpoint.spec.engine):
+        if running is not None and running.reads != self._reads(endpoint.spec):
             self._stop(endpoint)
             endpoint.forget_metrics()  # they came from another page
             self._start(endpoint)
+
+    def _reads(self, spec: EndpointSpec) -> tuple[MetricsTarget, str | None, Engine | None]:
+        return spec.metrics, spec.engine, self._catalog.labelled(spec.labels)
 
     def _fair_share_s(self) -> float:
         return len(self._running) / self._settings.max_rate_per_second
 
     async def _watch_first_round(self) -> None:
-        while not self._pool.listed:
-            await self._sleep(LISTING_CHECK_S)
+        listed = asyncio.Event()
+        self._pool.on_listed(listed.set)
+        await listed.wait()
         founders = [running.scraper.first_ended.wait() for running in self._running.values()]
         try:
             async with asyncio.timeout(FIRST_ROUND_TIMEOUTS * self._settings.timeout_s):

@@ -18,7 +18,7 @@ from epp.scrape.engines.page import Discarded, PageError, PageUnchangedError, So
 from epp.scrape.fetch import MetricsPage
 from epp.scrape.reasons import Reason, ScrapeError
 
-_NO_ANSWER = frozenset({Reason.TIMEOUT, Reason.CONNECT, Reason.TLS})
+_NO_ANSWER = frozenset({Reason.TIMEOUT, Reason.REFUSED, Reason.CONNECT, Reason.TLS})
 _PAGE_REASONS = {"not_enabled": Reason.NOT_ENABLED}
 
 
@@ -72,6 +72,15 @@ def read_page(located: Located, page: MetricsPage, discarded: Discarded) -> Endp
         raise ScrapeError(reason, f"{located.url.path} as a page of {located.engine.name}: {error}") from error
 
 
+def named_engine(spec: EndpointSpec, catalog: EngineCatalog) -> Engine | None:
+    """The engine that the user named, for this endpoint or by one of its labels; None when the page has to tell.
+
+    Raises:
+        ConfigError: The endpoint's engine is not known.
+    """
+    return catalog.labelled(spec.labels) if spec.engine is None else catalog.named(spec.engine)
+
+
 async def locate(
     spec: EndpointSpec,
     catalog: EngineCatalog,
@@ -90,11 +99,11 @@ async def locate(
         ConfigError: The user named an engine that is not known.
     """
     search = _Search(take)
-    if spec.engine is None:
+    engine = named_engine(spec, catalog)
+    if engine is None:
         engine, probed = await _recognise(spec, catalog, settings, search)
         sources = engine.sources_after(probed)
     else:
-        engine = catalog.named(spec.engine)
         sources = engine.sources
     unreadable: ScrapeError | None = None
     for source in sources:

@@ -10,8 +10,10 @@ class Reason(StrEnum):
 
     TIMEOUT = "timeout"
     """No complete page in time: the server is probably busy, not dead and not idle."""
+    REFUSED = "refused"
+    """Nothing listens at the port."""
     CONNECT = "connect"
-    """Refused, reset, closed without an answer, or cut in the middle of the page."""
+    """Unreachable, reset, closed without an answer, or cut in the middle of the page."""
     TLS = "tls"
     STATUS = "status"
     """An HTTP status that says nothing more special, or a redirect to another host."""

@@ -15,12 +15,14 @@ from epp.scrape.catalog import EngineCatalog
 from epp.scrape.change_log import ChangeLog
 from epp.scrape.engines.page import Fault
 from epp.scrape.fetch import MetricsPage
-from epp.scrape.locate import Located, TakenPage, locate, read_page
+from epp.scrape.locate import Located, TakenPage, locate, named_engine, read_page
 from epp.scrape.pace import Pace
 from epp.scrape.reasons import Reason, ScrapeError
 
 LOCATE_AGAIN_AFTER_S = 5.0
 """When a page that could be read cannot be read for so long, another engine may be behind the address now."""
+REFUSALS_TO_DEMOTE = 2
+"""Scrapes in a row that find no connection to the serving port, before requests are kept away from it."""
 READS_TO_TELL_LACK = 20
 """Gauges may be absent until the first request; what is still missing at this read is missing in this version."""
 
@@ -92,11 +94,7 @@ class Scraper:
         self._failing_since_s: float | None = None
         self._requests = 0
         self._reads = 0
-
-    @property
-    def blind(self) -> bool:
-        """Whether the endpoint was read and yet nothing is known of its load: it is balanced on own counts only."""
-        return self.first_ended.is_set() and (self.endpoint.metrics is None or not self.endpoint.metrics.has_load)
+        self._refusals = 0
 
     async def run(self, start_delay_s: float = 0.0) -> None:
         """Scrape until cancelled."""
@@ -162,7 +160,7 @@ class Scraper:
 
     def _check_engine(self, located: Located, page: MetricsPage) -> None:
         """A page that says nothing in this engine's words may be another engine's, put in its place meanwhile."""
-        if self._spec.engine is not None:
+        if named_engine(self._spec, self._catalog) is not None:
             return
         found = self._catalog.recognise(page.body, page.content_type)
         if found is not None and found.name != located.engine.name:
@@ -195,10 +193,16 @@ class Scraper:
                 in_flight_at_begin=endpoint.in_flight_at_scrape,
             )
         self._failing_since_s = None
+        self._refusals = 0
         self._pace.succeeded(taken.page.server_s)
         self.changes.succeeded()
         took_s = self._clock.monotonic_s() - taken.began_at_s
         self._observer.scrape_ended(endpoint, took_s, len(taken.page.body))
+
+    def _reads_serving_port(self) -> bool:
+        source_port = None if self._located is None else self._located.source.port
+        port = self._spec.metrics.port or self._settings.port or source_port
+        return port is None or self._spec.address.endswith(f":{port}")
 
     def _tell_lack(self, metrics: EndpointMetrics) -> None:
         self._reads += 1
@@ -213,6 +217,9 @@ class Scraper:
         if reason is Reason.TIMEOUT:
             return
         now_s = self._clock.monotonic_s()
+        self._refusals = self._refusals + 1 if reason is Reason.REFUSED and self._reads_serving_port() else 0
+        if self._refusals >= REFUSALS_TO_DEMOTE:
+            self.endpoint.refused_connections(now_s)
         if self._failing_since_s is None:
             self._failing_since_s = now_s
         elif now_s - self._failing_since_s >= LOCATE_AGAIN_AFTER_S:

@@ -14,7 +14,7 @@ Outcome = MetricsPage | Exception | None
 """What a read gives; None is a read that never ends."""
 
 NOT_FOUND = ScrapeError(Reason.NOT_ENABLED, "metrics are not enabled: /metrics answered 404")
-REFUSED = ScrapeError(Reason.CONNECT, "no connection to 10.0.0.1:8000: Connection refused")
+REFUSED = ScrapeError(Reason.REFUSED, "no connection to 10.0.0.1:8000: Connection refused")
 TOO_SLOW = ScrapeError(Reason.TIMEOUT, "no complete page within 1 s, the server is probably busy")
 
 

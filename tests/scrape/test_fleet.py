@@ -237,7 +237,7 @@ async def test_the_first_round_ends_even_when_an_endpoint_never_answers() -> Non
         await asyncio.wait_for(rig.fleet.first_round_done.wait(), 2.0)
 
 
-async def test_endpoints_without_usable_load_are_counted() -> None:
+async def test_a_mixed_pool_is_read_to_the_last_endpoint_and_one_without_load_is_known_as_such() -> None:
     """Field report 39: a mixed pool without labels is read to the last endpoint; one without load metrics is counted."""
     rig = Rig()
     rig.pages.at = {
@@ -249,12 +249,12 @@ async def test_endpoints_without_usable_load_are_counted() -> None:
     async with running(rig.fleet):
         await rig.time.advance(1.0)
         assert [e.load.waiting_requests for e in rig.pool.endpoints] == [3, 4, 5]
-        assert rig.fleet.endpoints_without_load == 0
+        assert all(e.tells_load for e in rig.pool.endpoints)
 
         rig.pages.at["10.0.0.4:8000/metrics"] = page("node_cpu_seconds_total 1\n")
         rig.pool.sync([spec(A), spec(B), spec(C), spec("10.0.0.4:8000")])
         await rig.time.advance(1.0)
-        assert rig.fleet.endpoints_without_load == 1
+        assert [e.tells_load for e in rig.pool.endpoints] == [True, True, True, False]
 
 
 async def test_a_minute_without_one_of_three_endpoints_is_told_in_a_few_lines() -> None:

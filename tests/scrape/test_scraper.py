@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from epp.config.settings import ScrapeSettings
-from epp.pool.endpoint import Endpoint, EndpointSpec
+from epp.pool.endpoint import Endpoint, EndpointSpec, MetricsTarget
 from epp.scrape.catalog import EngineCatalog
 from epp.scrape.change_log import FAILING, LACKING, ChangeLog
 from epp.scrape.pace import Pace
@@ -126,7 +126,7 @@ async def test_a_page_without_known_load_leaves_the_endpoint_on_its_own_counts()
     await rig.scrape()
     rig.endpoint.count_pick()
 
-    assert rig.scraper.blind
+    assert not rig.endpoint.tells_load
     assert "no known load metrics" in (rig.endpoint.scrape_error or "")
     assert rig.endpoint.load.running_requests == 1
 
@@ -134,12 +134,12 @@ async def test_a_page_without_known_load_leaves_the_endpoint_on_its_own_counts()
 async def test_a_fresh_server_is_recognised_once_its_gauges_appear() -> None:
     rig = Rig(page(""))
     await rig.scrape(times=3)
-    seen = [rig.scraper.blind]
+    seen = [rig.endpoint.tells_load]
 
     await rig.scrape(page("tgi_queue_size 2\n"))
-    seen.append(rig.scraper.blind)
+    seen.append(rig.endpoint.tells_load)
 
-    assert seen == [True, False]
+    assert seen == [False, True]
     assert rig.endpoint.engine == "tgi"
 
 
@@ -293,3 +293,34 @@ async def test_a_refused_connection_keeps_the_values_too() -> None:
 
     assert rig.endpoint.load.waiting_requests == 5
     assert "refused" in (rig.endpoint.scrape_error or "")
+
+
+async def test_an_endpoint_that_refuses_connections_gets_only_probes_until_it_takes_them() -> None:
+    """Field reports 13 and 40: a refused connection counts at once, and recovery restores the endpoint."""
+    rig = Rig(vllm())
+    await rig.scrape()
+    await rig.scrape(REFUSED)
+    once = rig.endpoint.health.demoted_because
+    await rig.scrape(REFUSED)
+    twice = rig.endpoint.health.demoted_because
+    await rig.scrape(vllm())
+
+    assert (once, twice) == (None, "refuses connections")
+    assert rig.endpoint.health.demoted_because is None
+    assert rig.endpoint.ramps_up_from_s > 1000.0
+
+
+async def test_a_metrics_port_of_its_own_that_refuses_says_nothing_about_the_serving_port() -> None:
+    rig = Rig(REFUSED, metrics=MetricsTarget(port=9400))
+    rig.pages.at = {"/metrics": REFUSED}
+    await rig.scrape(times=5)
+
+    assert rig.endpoint.health.demoted_because is None
+
+
+async def test_a_label_names_the_engine() -> None:
+    rig = Rig(vllm(1, 2), labels={"llm-d.ai/engine-type": "vllm"})
+    await rig.scrape()
+
+    assert rig.endpoint.engine == "vllm"
+    assert rig.pages.asked == ["10.0.0.1:8000/metrics"]

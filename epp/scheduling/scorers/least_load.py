@@ -7,6 +7,8 @@ from epp.scheduling.plugin import Moment
 from epp.scheduling.request import InferenceRequest
 from epp.scheduling.scores import lowest_is_best
 
+INTERVALS_TO_STALE = 3
+"""A server whose page is slow to render is read less often; its metrics are not stale before this many of its intervals."""
 RAMP_UP_S = 10.0
 """How long an endpoint that joined late, or came back, takes to its full share."""
 RAMP_UP_FROM_RATIO = 0.5
@@ -34,7 +36,7 @@ class LeastLoadScorer:
         oldest_s = now_s - self._staleness_s
         unknown: list[int] = []
         for i, e in enumerate(candidates):
-            if e.known_at_s < oldest_s:
+            if e.known_at_s < oldest_s and not _is_read_slowly(e, now_s):
                 unknown.append(i)
             if e.ramps_up_from_s > now_s - RAMP_UP_S:
                 costs[i] /= self._ramp(now_s - e.ramps_up_from_s)
@@ -49,3 +51,13 @@ class LeastLoadScorer:
     @staticmethod
     def _ramp(age_s: float) -> float:
         return RAMP_UP_FROM_RATIO + (1.0 - RAMP_UP_FROM_RATIO) * max(0.0, age_s) / RAMP_UP_S
+
+
+def _is_read_slowly(endpoint: Endpoint, now_s: float) -> bool:
+    """Whether metrics older than the threshold are as fresh as they can be: the scrapes go well, at a longer interval."""
+    interval_s = endpoint.scrape_interval_s
+    return (
+        endpoint.scrape_error is None
+        and interval_s is not None
+        and endpoint.known_at_s >= now_s - INTERVALS_TO_STALE * interval_s
+    )

@@ -41,6 +41,23 @@ def test_stale_metrics_make_an_endpoint_at_best_average() -> None:
     assert costs(pool, clock) == [3.0, 2.0, 4.0]
 
 
+def test_metrics_that_are_read_slowly_on_purpose_are_not_stale_while_the_scrapes_go_well() -> None:
+    clock = FakeClock()
+    pool = pool_of(2, clock)
+    slow, fast = pool.ready
+    tell(slow, clock, running_requests=1.0)
+    slow.scrape_interval_s = 5.0
+    clock.advance(10.0)
+    tell(fast, clock, running_requests=4.0)
+    assert costs(pool, clock) == [1.0, 4.0]
+    slow.scrape_failed("timeout")
+    assert costs(pool, clock) == [4.0, 4.0]
+    slow.scrape_error = None
+    clock.advance(5.1)
+    tell(fast, clock, running_requests=4.0)
+    assert costs(pool, clock) == [4.0, 4.0]
+
+
 def test_missing_metrics_make_an_endpoint_at_best_average_but_its_own_count_still_speaks() -> None:
     clock = FakeClock()
     pool = pool_of(2, clock)
