@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from prometheus_client import CollectorRegistry
+from structlog.typing import FilteringBoundLogger
 
 from epp.admin.pool_collector import PoolCollector
 from epp.admin.server import AdminServer
@@ -30,6 +31,7 @@ from epp.extproc.budget import BufferBudget
 from epp.extproc.exchange import Exchange
 from epp.extproc.grpcio_transport import GrpcioTransport
 from epp.extproc.health import Health
+from epp.extproc.socket_transport import SocketTransport
 from epp.extproc.tls import CertificateReloader, KeyPair, read_key_pair, self_signed
 from epp.lifecycle import DrainWait, Lifecycle, Phase
 from epp.pool.stall import StallWatch
@@ -107,7 +109,7 @@ class App:
             stall_after_s=settings.health.stall_after_s,
             stalled_requests=settings.health.stalled_requests,
         )
-        self._transport = GrpcioTransport(self._build_exchange(picker), Health(self._lifecycle, settings.server.health_aliases))
+        self._transport = self._build_transport(picker)
         self._tls = self._build_tls()
         self._admin = AdminServer(
             host=settings.server.host,
@@ -220,6 +222,16 @@ class App:
             next_request_id=lambda: f"epp-{next(numbers)}",
         )
 
+    def _build_transport(self, picker: EndpointPicker) -> GrpcioTransport | SocketTransport:
+        exchange = self._build_exchange(picker)
+        health = Health(self._lifecycle, self._settings.server.health_aliases)
+        if self._settings.server.transport == "grpcio":
+            return GrpcioTransport(exchange, health)
+        self._metrics.expect_tls_handshakes()
+        return SocketTransport(
+            exchange, health, observer=ConnectionObserver(self._metrics, self._loggers("connections"), self._clock)
+        )
+
     def _build_tls(self) -> KeyPair | CertificateReloader | None:
         server = self._settings.server
         if not server.secure_serving:
@@ -230,6 +242,29 @@ class App:
         if server.enable_cert_reload:
             return CertificateReloader(folder, clock=self._clock, log=self._loggers("tls"))
         return read_key_pair(folder)
+
+
+class ConnectionObserver:
+    """Counts connections that came to nothing, and says so once a minute at most."""
+
+    def __init__(self, metrics: Metrics, log: FilteringBoundLogger, clock: Clock) -> None:
+        self._metrics = metrics
+        self._log = log
+        self._clock = clock
+        self._told_at_s: dict[str, float] = {}
+
+    def handshake_failed(self, why: str) -> None:
+        self._metrics.tls_handshake_failed()
+        self._tell("TLS handshakes fail", why)
+
+    def limit_hit(self, limit: str) -> None:
+        self._tell("a limit of the wire was hit", limit)
+
+    def _tell(self, event: str, detail: str) -> None:
+        now_s = self._clock.monotonic_s()
+        if now_s - self._told_at_s.get(event, -60.0) >= 60.0:
+            self._told_at_s[event] = now_s
+            self._log.warning(event, detail=detail)
 
 
 async def _for_ever(running: Awaitable[Any], what: str) -> NoReturn:

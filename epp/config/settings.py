@@ -70,7 +70,7 @@ class ServerSettings:
         "Serve changed files of --cert-path to new connections without a restart.",
         flag="--enable-cert-reload",
     )
-    transport: str = setting(kinds.choice("grpcio"), "grpcio", "What carries gRPC.", flag="--transport")
+    transport: str = setting(kinds.choice("socket", "grpcio"), "socket", "What carries gRPC.", flag="--transport")
     drain_timeout_s: float = setting(
         kinds.DURATION,
         30.0,

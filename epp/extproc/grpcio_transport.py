@@ -110,6 +110,7 @@ class GrpcioTransport:
                     actions = session.receive(event)
                 for action in actions:
                     await context.write(encode(action))
+                session.drained()
                 if session.refused:
                     break
             cancelled = False

@@ -119,6 +119,11 @@ class Session:
         held = self.outcome.request_bytes
         return [self._refuse(BodyTimeoutError(f"the request body stopped after {held} bytes; waited {wait_s:g} s for more"))]
 
+    def drained(self) -> None:
+        """All that was answered has gone out: the body is not held any more. May be called again and again."""
+        if not self.collecting:
+            self._give_back()
+
     def end(self, *, cancelled: bool) -> None:
         """The stream is over; `cancelled` if Envoy reset it. Further calls do nothing."""
         self._let_go()
@@ -207,7 +212,8 @@ class Session:
     def _stop_collecting(self, body: bytes, *, end_of_stream: bool) -> list[Action]:
         answers: list[Action] = [self._route(Part.REQUEST_HEADERS)]
         answers += pieces(Part.REQUEST_BODY, body, end_of_stream=end_of_stream)
-        self._drop_body()
+        self.collecting = False
+        self._chunks = []
         return answers
 
     def _read_body(self, body: bytes) -> None:
@@ -299,8 +305,12 @@ class Session:
     def _drop_body(self) -> None:
         self.collecting = False
         self._chunks = []
-        self._exchange.budget.give_back(self._held_bytes)
-        self._held_bytes = 0
+        self._give_back()
+
+    def _give_back(self) -> None:
+        if self._held_bytes:
+            self._exchange.budget.give_back(self._held_bytes)
+            self._held_bytes = 0
 
     def _let_go(self) -> None:
         self._drop_body()

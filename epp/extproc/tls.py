@@ -1,6 +1,8 @@
 """Certificates of the ext_proc port: made here, or read from files and read again when they change."""
 
 import datetime
+import ssl
+import tempfile
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,6 +82,34 @@ def read_key_pair(folder: Path) -> KeyPair:
     if private.public_key() != leaf.public_key():
         raise ConfigError(f"{key_file}: expected the key of {certificate_file}, found another key")
     return KeyPair(certificate, key)
+
+
+def server_context(tls: "KeyPair | CertificateReloader") -> ssl.SSLContext:
+    """A TLS context that shows the key pair, for HTTP/2; a reloader changes what it shows to later handshakes."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["h2"])
+    if isinstance(tls, KeyPair):
+        _show(context, tls)
+        return context
+    _show(context, tls.current)
+
+    def look(_socket: ssl.SSLObject, _name: str | None, asked: ssl.SSLContext) -> None:
+        pair = tls.changed()
+        if pair is not None:
+            _show(asked, pair)
+
+    context.sni_callback = look
+    return context
+
+
+def _show(context: ssl.SSLContext, pair: KeyPair) -> None:
+    """Python's `ssl` reads key pairs from files only, so they are in one for that moment, readable by nobody else."""
+    with tempfile.TemporaryDirectory(prefix="epp-tls-") as folder:
+        file = Path(folder) / "pair.pem"
+        file.touch(mode=0o600)
+        file.write_bytes(pair.certificate + b"\n" + pair.key)
+        context.load_cert_chain(file)
 
 
 class CertificateReloader:

@@ -1,0 +1,235 @@
+"""The ext_proc and health services on our own HTTP/2: no task, no await and no exception per message."""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+
+from google.protobuf.message import DecodeError
+
+from epp.config.settings import LimitSettings
+from epp.errors import BindError
+from epp.extproc.actions import Action
+from epp.extproc.codec import MessageError, decode, encode
+from epp.extproc.exchange import Exchange
+from epp.extproc.health import CHECK_METHOD, WATCH_METHOD, Health, HealthStatus
+from epp.extproc.names import PROCESS_METHOD
+from epp.extproc.session import Session
+from epp.extproc.tls import CertificateReloader, KeyPair, server_context
+from epp.h2.limits import Limits
+from epp.h2.server import Patience, Server, ServerObserver, Shared
+from epp.h2.stream import Method, Status, Stream
+from epp.lifecycle import Phase
+from epp.pb.grpc.health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+
+MAX_CONNECTIONS = 4_096
+
+
+class ProcessCall:
+    """One ext_proc call: feeds a session with what the stream brings.
+
+    Attributes:
+        session: Its state.
+        heard_at_s: When the last message came, monotonic.
+    """
+
+    __slots__ = ("_collecting", "_now_s", "_stream", "heard_at_s", "session")
+
+    def __init__(self, stream: Stream, exchange: Exchange, collecting: set["ProcessCall"]) -> None:
+        self._stream = stream
+        self._now_s = exchange.clock.monotonic_s
+        self._collecting = collecting
+        self.session = Session(exchange)
+        self.heard_at_s = 0.0
+
+    def message(self, message: bytes) -> None:
+        try:
+            event = decode(message)
+        except MessageError as error:
+            self._stream.finish(Status.INVALID_ARGUMENT, str(error))
+            return
+        if event is not None:
+            self._answer(self.session.receive(event))
+
+    def half_closed(self) -> None:
+        self._stream.finish()
+
+    def drained(self) -> None:
+        self.session.drained()
+
+    def closed(self, *, cancelled: bool) -> None:
+        self._collecting.discard(self)
+        self.session.end(cancelled=cancelled)
+
+    def expire(self) -> None:
+        """The body stopped for too long."""
+        self._answer(self.session.expire())
+
+    def _answer(self, actions: list[Action]) -> None:
+        stream, session = self._stream, self.session
+        for action in actions:
+            stream.send(encode(action))
+        if session.refused:
+            stream.finish()
+        elif session.collecting:
+            self.heard_at_s = self._now_s()
+            self._collecting.add(self)
+        elif actions:
+            self._collecting.discard(self)
+            if not stream.pending_bytes:
+                session.drained()
+
+
+class CheckCall:
+    """One `Check` of the health service."""
+
+    def __init__(self, stream: Stream, health: Health) -> None:
+        self._stream = stream
+        self._health = health
+
+    def message(self, message: bytes) -> None:
+        service = _service(message)
+        if service is None:
+            self._stream.finish(Status.INVALID_ARGUMENT, "expected a HealthCheckRequest")
+            return
+        status = self._health.check(service)
+        if status is HealthStatus.SERVICE_UNKNOWN:
+            self._stream.finish(Status.NOT_FOUND, f"unknown service {service[:100]!r}")
+            return
+        self._stream.send(_reply(status))
+        self._stream.finish()
+
+    def half_closed(self) -> None:
+        self._stream.finish(Status.INVALID_ARGUMENT, "expected a HealthCheckRequest, found none")
+
+    def drained(self) -> None:
+        """Nothing is held for a check."""
+
+    def closed(self, *, cancelled: bool) -> None:
+        """Nothing is held for a check."""
+
+
+class WatchCall:
+    """One `Watch` of the health service: tells the status now and at each change."""
+
+    def __init__(self, stream: Stream, health: Health) -> None:
+        self._stream = stream
+        self._health = health
+        self._service: str | None = None
+        self._told: HealthStatus | None = None
+        health.lifecycle.on_change(self._tell)
+
+    def message(self, message: bytes) -> None:
+        self._service = _service(message)
+        if self._service is None:
+            self._stream.finish(Status.INVALID_ARGUMENT, "expected a HealthCheckRequest")
+        else:
+            self._tell(self._health.lifecycle.phase)
+
+    def half_closed(self) -> None:
+        """The request is whole; the answers go on."""
+
+    def drained(self) -> None:
+        """Nothing is held for a watch."""
+
+    def closed(self, *, cancelled: bool) -> None:
+        self._health.lifecycle.forget(self._tell)
+
+    def _tell(self, _: Phase) -> None:
+        if self._service is None:
+            return
+        status = self._health.check(self._service)
+        if status is not self._told:
+            self._told = status
+            self._stream.send(_reply(status))
+
+
+def _service(message: bytes) -> str | None:
+    try:
+        return HealthCheckRequest.FromString(message).service
+    except DecodeError:
+        return None
+
+
+def _reply(status: HealthStatus) -> bytes:
+    return HealthCheckResponse(status=status.value).SerializeToString()  # type: ignore[arg-type]  # the numbers are the same
+
+
+class SocketTransport:
+    """Serves ext_proc and health on sockets.
+
+    Attributes:
+        open_streams: Calls that have not ended.
+    """
+
+    name = "socket"
+
+    def __init__(self, exchange: Exchange, health: Health, *, observer: ServerObserver) -> None:
+        self._exchange = exchange
+        self._collecting: set[ProcessCall] = set()
+        self._process: Method = lambda stream, _: ProcessCall(stream, exchange, self._collecting)
+        self._health: Mapping[bytes, Method] = {
+            CHECK_METHOD.encode(): lambda stream, _: CheckCall(stream, health),
+            WATCH_METHOD.encode(): lambda stream, _: WatchCall(stream, health),
+        }
+        self._observer = observer
+        self._servers: list[Server] = []
+        self._ticking: list[asyncio.Task[None]] = []
+
+    @property
+    def open_streams(self) -> int:
+        """ext_proc calls that have not ended."""
+        return sum(
+            isinstance(stream.call, ProcessCall)
+            for server in self._servers
+            for socket in server.shared.sockets
+            for stream in socket.connection.streams.values()
+        )
+
+    async def listen(
+        self, host: str, port: int, *, limits: LimitSettings, tls: KeyPair | CertificateReloader | None
+    ) -> tuple[str, int]:
+        """Open the ext_proc port (with health on it), with TLS if `tls` is given; returns where it listens.
+
+        Raises:
+            BindError: The port cannot be opened.
+        """
+        methods = {PROCESS_METHOD.encode(): self._process, **self._health}
+        return await self._start(methods, Limits(max_message_bytes=limits.max_message_bytes), host, port, tls)
+
+    async def listen_for_health(self, host: str, port: int) -> tuple[str, int]:
+        """Open a port for health alone, without TLS, as the kubelet's gRPC probes want it."""
+        return await self._start(self._health, Limits(max_message_bytes=65_536), host, port, None)
+
+    async def stop(self, grace_s: float) -> None:
+        """Tell every peer, wait up to `grace_s` for the running calls, then cut them."""
+        for server in self._servers:
+            server.announce_shutdown()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                while self.open_streams:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        for server in self._servers:
+            await server.close()
+        for task in self._ticking:
+            task.cancel()
+
+    async def _start(
+        self, methods: Mapping[bytes, Method], limits: Limits, host: str, port: int, tls: KeyPair | CertificateReloader | None
+    ) -> tuple[str, int]:
+        shared = Shared(
+            methods=methods,
+            limits=limits,
+            patience=Patience(),
+            observer=self._observer,
+            now_s=self._exchange.clock.monotonic_s,
+            max_connections=MAX_CONNECTIONS,
+        )
+        server = Server(shared)
+        context = None if tls is None else server_context(tls)
+        try:
+            bound = await server.listen(host or None, port, context)
+        except OSError as error:
+            raise BindError(f"port {port}: expected a free port on {host or 'all addresses'}, found: {error}") from None
+        self._servers.append(server)
+        self._ticking.append(asyncio.create_task(server.run()))
+        return (f"[{host}]" if ":" in host else host) or "[::]", bound

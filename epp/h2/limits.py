@@ -1,0 +1,60 @@
+"""What a peer may ask of a connection, and counting what it does ask."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds of one connection.
+
+    Attributes:
+        max_concurrent_streams: Told to the peer; a stream beyond it is refused (and safe to try elsewhere).
+        max_header_list_bytes: Names, values and 32 bytes each, over one header block.
+        max_header_block_bytes: Compressed, over HEADERS and its CONTINUATIONs.
+        max_message_bytes: One gRPC message; a longer one ends the call with RESOURCE_EXHAUSTED.
+        stream_window_bytes: How much of a stream the peer may send before it is taken over.
+        connection_window_bytes: Likewise of all streams.
+        pending_high_bytes: While a stream holds more unsent bytes than this, its own input is not taken on.
+        control_burst: Frames that cost us work and the peer nothing (SETTINGS, PING, empty DATA, resets of unanswered
+            streams, …) which may come at once; `control_per_second` more each second. Beyond it the connection ends
+            with ENHANCE_YOUR_CALM.
+    """
+
+    max_concurrent_streams: int = 10_000
+    max_header_list_bytes: int = 65_536
+    max_header_block_bytes: int = 131_072
+    max_message_bytes: int = 128 << 20
+    stream_window_bytes: int = 1 << 20
+    connection_window_bytes: int = 16 << 20
+    pending_high_bytes: int = 1 << 20
+    control_burst: int = 2_000
+    control_per_second: float = 1_000.0
+
+
+class Allowance:
+    """A bucket of tokens: so many at once, so many more each second."""
+
+    __slots__ = ("_burst", "_left", "_per_second", "_seen_at_s")
+
+    def __init__(self, burst: int, per_second: float, now_s: float) -> None:
+        self._burst = burst
+        self._per_second = per_second
+        self._left = float(burst)
+        self._seen_at_s = now_s
+
+    def take(self, now_s: float) -> bool:
+        """Use one token if there is one."""
+        self._left = min(self._burst, self._left + (now_s - self._seen_at_s) * self._per_second)
+        self._seen_at_s = now_s
+        if self._left < 1.0:
+            return False
+        self._left -= 1.0
+        return True
+
+
+@dataclass(slots=True)
+class Tally:
+    """How often limits were hit, over all connections of a server; by a short word for each."""
+
+    hits: Counter[str] = field(default_factory=Counter)

@@ -1,0 +1,235 @@
+"""Connections on sockets: an `asyncio.Protocol` that drives `Connection`, and the ports it listens on."""
+
+import asyncio
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NoReturn, Protocol, cast
+
+from epp.h2.connection import Connection
+from epp.h2.frames import ErrorCode
+from epp.h2.limits import Limits, Tally
+from epp.h2.stream import Method
+from epp.h2.tls import HandshakeError, TlsPipe
+
+JOIN_BYTES = 65_536
+"""Output up to this size is joined into one write; larger output is handed over in pieces, uncopied."""
+TICK_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long a server waits for its peers, in seconds.
+
+    Attributes:
+        greeting_s: From the connection to the first valid frame.
+        keepalive_s: A connection that says nothing for so long is asked (PING) whether it is there …
+        keepalive_answer_s: … and closed when it does not answer within this.
+        half_frame_s: A frame that has begun must end within this.
+    """
+
+    greeting_s: float = 10.0
+    keepalive_s: float = 30.0
+    keepalive_answer_s: float = 20.0
+
+
+class ServerObserver(Protocol):
+    """Who wants to know of connections that came to nothing."""
+
+    def handshake_failed(self, why: str) -> None: ...
+
+    def limit_hit(self, limit: str) -> None: ...
+
+
+@dataclass(slots=True)
+class Shared:
+    """What all connections of a server share."""
+
+    methods: Mapping[bytes, Method]
+    limits: Limits
+    patience: Patience
+    observer: ServerObserver
+    now_s: Callable[[], float]
+    max_connections: int
+    tally: Tally = field(default_factory=Tally)
+    sockets: set["SocketConnection"] = field(default_factory=set)
+
+
+class SocketConnection(asyncio.Protocol):
+    """One connection on a socket."""
+
+    def __init__(self, shared: Shared, context: ssl.SSLContext | None) -> None:
+        self._shared = shared
+        self._transport: asyncio.Transport | None = None
+        self._tls = None if context is None else TlsPipe(context)
+        self.connection = Connection(shared.methods, shared.limits, now_s=shared.now_s, tally=shared.tally, wake=self.flush)
+        self._began_s = self._heard_s = shared.now_s()
+        self._asked_s: float | None = None
+
+    # ── asyncio.Protocol ──
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transports are no subclass
+        shared = self._shared
+        if len(shared.sockets) >= shared.max_connections:
+            shared.observer.limit_hit("connections")
+            self._transport.abort()
+            return
+        shared.sockets.add(self)
+        self.flush()
+
+    def data_received(self, data: bytes) -> None:
+        self._heard_s = self._shared.now_s()
+        self._asked_s = None
+        if self._tls is not None:
+            try:
+                data = self._tls.receive(data)
+            except HandshakeError as error:
+                self._failed(str(error))
+                return
+        self.connection.receive(data)
+        self.flush()
+
+    def eof_received(self) -> bool:
+        self.connection.lost()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._shared.sockets.discard(self)
+        if self._tls is not None and not self._tls.established and self._heard_s > self._began_s:
+            self._shared.observer.handshake_failed("the peer went away in the handshake")
+            self._tls = None
+        self.connection.lost()
+
+    def pause_writing(self) -> None:
+        self.connection.write_paused = True
+
+    def resume_writing(self) -> None:
+        self.connection.resume_writing()
+        self.flush()
+
+    # ── the server's side ──
+
+    def flush(self) -> None:
+        """Write what the connection has to say, and close after its last word."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if self._tls is None or self._tls.established:
+            out = self.connection.take_output()
+            if self._tls is not None:
+                self._tls.send(b"".join(out))
+                encrypted = self._tls.take_output()
+                if encrypted:
+                    transport.write(encrypted)
+            elif len(out) == 1:
+                transport.write(out[0])
+            elif out:
+                transport.write(b"".join(out)) if sum(map(len, out)) <= JOIN_BYTES else transport.writelines(out)
+        else:
+            encrypted = self._tls.take_output()
+            if encrypted:
+                transport.write(encrypted)
+        if self.connection.ended:
+            transport.close()
+
+    def tick(self, now_s: float) -> None:
+        """Look at the clock: deadlines of calls, a peer that does not greet or has gone silent."""
+        patience, connection = self._shared.patience, self.connection
+        connection.expire(now_s)
+        if not connection.greeted:
+            if now_s - self._began_s > patience.greeting_s:
+                self._shared.observer.limit_hit("greeting")
+                self.abort()
+        elif self._asked_s is not None:
+            if now_s - self._asked_s > patience.keepalive_answer_s:
+                self._shared.observer.limit_hit("keepalive")
+                self.abort()
+        elif now_s - self._heard_s > patience.keepalive_s:
+            self._asked_s = now_s
+            connection.ping()
+        self.flush()
+
+    def close(self) -> None:
+        """Say goodbye and close; running calls are cancelled."""
+        self.connection.close(ErrorCode.NO_ERROR, "shut down")
+        self.flush()
+
+    def abort(self) -> None:
+        """Drop the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _failed(self, why: str) -> None:
+        assert self._tls is not None, "only TLS connections fail in the handshake"
+        transport = self._transport
+        alert = self._tls.take_output()
+        if transport is not None and not transport.is_closing():
+            if alert:
+                transport.write(alert)
+            transport.close()
+        if not self._tls.established:
+            self._shared.observer.handshake_failed(why)
+        self._tls = None
+        self.connection.lost()
+
+
+class Server:
+    """Listens on ports and drives their connections.
+
+    Attributes:
+        shared: What all connections share.
+    """
+
+    def __init__(self, shared: Shared) -> None:
+        self.shared = shared
+        self._servers: list[asyncio.Server] = []
+
+    async def listen(self, host: str | None, port: int, context: ssl.SSLContext | None = None) -> int:
+        """Listen on a TCP port (all addresses, IPv4 and IPv6, for None); returns the port.
+
+        Raises:
+            OSError: The port cannot be opened.
+        """
+        server = await asyncio.get_running_loop().create_server(
+            lambda: SocketConnection(self.shared, context), host, port, backlog=1024, reuse_address=True
+        )
+        self._servers.append(server)
+        return int(server.sockets[0].getsockname()[1])
+
+    async def listen_unix(self, path: str, context: ssl.SSLContext | None = None) -> None:
+        """Listen on a unix socket.
+
+        Raises:
+            OSError: The socket cannot be opened.
+        """
+        self._servers.append(
+            await asyncio.get_running_loop().create_unix_server(lambda: SocketConnection(self.shared, context), path)
+        )
+
+    @property
+    def open_streams(self) -> int:
+        """Calls that have not ended, over all connections."""
+        return sum(len(socket.connection.streams) for socket in self.shared.sockets)
+
+    async def run(self) -> NoReturn:
+        """Look at the clock for all connections; ends by cancellation."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            now_s = self.shared.now_s()
+            for socket in tuple(self.shared.sockets):
+                socket.tick(now_s)
+
+    def announce_shutdown(self) -> None:
+        """First step of a graceful end on every connection."""
+        for socket in tuple(self.shared.sockets):
+            socket.connection.announce_shutdown()
+            socket.flush()
+
+    async def close(self) -> None:
+        """Take no more connections and end those that are open."""
+        for server in self._servers:
+            server.close()
+        for socket in tuple(self.shared.sockets):
+            socket.close()
+        self._servers.clear()

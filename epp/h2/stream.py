@@ -1,0 +1,166 @@
+"""One stream: one gRPC call."""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from enum import IntEnum
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from epp.h2.connection import Connection
+
+MESSAGE_PREFIX_BYTES = 5
+"""Compressed flag and length (gRPC over HTTP/2, "Length-Prefixed-Message")."""
+
+
+class Status(IntEnum):
+    """gRPC status codes that a server of ours gives."""
+
+    OK = 0
+    CANCELLED = 1
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    RESOURCE_EXHAUSTED = 8
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+
+
+class MessageTooLongError(Exception):
+    """The argument is its length, in bytes."""
+
+
+class CompressedMessageError(Exception):
+    """The compressed flag is set."""
+
+
+class Call(Protocol):
+    """What a method makes of a stream. Everything is called synchronously; answers go through `Stream.send`."""
+
+    def message(self, message: bytes) -> None:
+        """The peer sent a message."""
+        ...
+
+    def half_closed(self) -> None:
+        """The peer sends no more."""
+        ...
+
+    def drained(self) -> None:
+        """Nothing that was sent is waiting for the peer any more."""
+        ...
+
+    def closed(self, *, cancelled: bool) -> None:
+        """The call is over, called exactly once; `cancelled` if the peer reset it or went away."""
+        ...
+
+
+Metadata = Mapping[bytes, bytes]
+Method = Callable[["Stream", Metadata], Call]
+"""Makes the call of a new stream."""
+
+
+class Stream:
+    """State of one stream, and the way for a call to answer.
+
+    Attributes:
+        send_window: Bytes that the peer takes on this stream; negative after it shrank its window.
+        receive_window: Bytes that the peer may still send.
+        consumed: Received bytes for which no WINDOW_UPDATE was sent yet.
+        pending_bytes: Bytes that were sent by the call and wait for the peer's windows.
+        remote_closed: The peer sends no more.
+        finished: The call has given its status.
+    """
+
+    __slots__ = (
+        "_buffer",
+        "_connection",
+        "_max_message_bytes",
+        "_needed_bytes",
+        "call",
+        "consumed",
+        "content_bytes_left",
+        "deadline_s",
+        "finished",
+        "headers_sent",
+        "id",
+        "pending",
+        "pending_bytes",
+        "receive_window",
+        "remote_closed",
+        "replied",
+        "send_window",
+        "trailers",
+    )
+
+    def __init__(self, connection: "Connection", stream_id: int, send_window: int, receive_window: int) -> None:
+        self._connection = connection
+        self._buffer = bytearray()
+        self._needed_bytes = MESSAGE_PREFIX_BYTES
+        self._max_message_bytes = connection.limits.max_message_bytes
+        self.id = stream_id
+        self.call: Call | None = None
+        self.send_window = send_window
+        self.receive_window = receive_window
+        self.consumed = 0
+        self.content_bytes_left: int | None = None
+        self.pending: deque[memoryview] = deque()
+        self.pending_bytes = 0
+        self.headers_sent = False
+        self.replied = False
+        self.trailers: bytes | None = None
+        self.deadline_s: float | None = None
+        self.remote_closed = False
+        self.finished = False
+
+    def send(self, message: bytes) -> None:
+        """Send one message; what the peer's windows do not take now waits."""
+        self._connection.send_message(self, message)
+
+    def finish(self, status: Status = Status.OK, text: str = "") -> None:
+        """End the call, after everything that was sent before. Further calls do nothing."""
+        self._connection.finish(self, status, text)
+
+    # ── messages out of DATA frames ──
+
+    def take(self, received: bytes, start: int, stop: int) -> list[bytes]:
+        """The messages that the payload `received[start:stop]` completes.
+
+        A message that comes in a frame of its own is copied once, out of what was received; one over several frames
+        twice: into the buffer, and out of it when it is whole.
+
+        Raises:
+            MessageTooLongError: A message is longer than `Limits.max_message_bytes`.
+            CompressedMessageError: A message is compressed, which was never agreed on.
+        """
+        buffer = self._buffer
+        if not buffer and stop - start >= MESSAGE_PREFIX_BYTES and not received[start]:
+            length = int.from_bytes(received[start + 1 : start + MESSAGE_PREFIX_BYTES], "big")
+            if length == stop - start - MESSAGE_PREFIX_BYTES and length <= self._max_message_bytes:
+                return [received[start + MESSAGE_PREFIX_BYTES : stop]]
+        buffer += memoryview(received)[start:stop]
+        return self._cut_messages(buffer) if len(buffer) >= self._needed_bytes else []
+
+    def _cut_messages(self, buffer: bytearray) -> list[bytes]:
+        messages: list[bytes] = []
+        at, size = 0, len(buffer)
+        self._needed_bytes = MESSAGE_PREFIX_BYTES
+        with memoryview(buffer) as view:
+            while size - at >= MESSAGE_PREFIX_BYTES:
+                if buffer[at]:
+                    raise CompressedMessageError
+                length = int.from_bytes(view[at + 1 : at + MESSAGE_PREFIX_BYTES], "big")
+                if length > self._max_message_bytes:
+                    raise MessageTooLongError(length)
+                end = at + MESSAGE_PREFIX_BYTES + length
+                if end > size:
+                    self._needed_bytes = end - at
+                    break
+                messages.append(bytes(view[at + MESSAGE_PREFIX_BYTES : end]))
+                at = end
+        del buffer[:at]
+        return messages
+
+    @property
+    def has_half_a_message(self) -> bool:
+        """Whether a message has begun and not ended."""
+        return bool(self._buffer)
