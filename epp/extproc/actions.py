@@ -17,14 +17,14 @@ class Part(Enum):
     RESPONSE_TRAILERS = "response_trailers"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Continue:
     """Go on, nothing is changed."""
 
     part: Part
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RouteTo:
     """Send the request to `destination`.
 
@@ -39,16 +39,16 @@ class RouteTo:
     remove_headers: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Piece:
     """A piece of a body that is handed back (FULL_DUPLEX_STREAMED)."""
 
     part: Part
-    body: bytes
+    body: bytes | memoryview
     end_of_stream: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Refuse:
     """Answer the client in the model server's place, and end the call."""
 

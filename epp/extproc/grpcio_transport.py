@@ -12,7 +12,8 @@ from google.protobuf.message import DecodeError
 
 from epp.config.settings import LimitSettings
 from epp.errors import BindError
-from epp.extproc.codec import MessageError, decode, encode
+from epp.extproc.decoder import MessageError, decode
+from epp.extproc.encoder import encode
 from epp.extproc.exchange import Exchange
 from epp.extproc.health import Health, HealthStatus
 from epp.extproc.names import EXT_PROC_SERVICE

@@ -18,6 +18,8 @@ PICKER_ONLY_HEADERS = ("x-prefiller-host-port", "x-encoder-hosts-ports", "x-data
 
 `DESTINATION` is not among them because the pick overwrites it.
 """
+PICKER_ONLY_MARKS = (b"-host", b"-endpoint-served")
+"""Each of these names holds one of these: a quick look for what is nearly never there."""
 
 MAX_PIECE_BYTES = 62_000
 """Envoy refuses streamed body replies of more than 64 KiB a message; this leaves room for the frame around it."""

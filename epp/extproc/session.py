@@ -9,7 +9,7 @@ How the pick reaches Envoy depends on how Envoy hands over the request body (ext
 | FULL_DUPLEX_STREAMED | nothing; sends all, takes replies in order | the headers, when the body has ended |
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from epp.errors import (
@@ -32,7 +32,8 @@ from epp.extproc.events import (
     ResponseTrailers,
 )
 from epp.extproc.exchange import Exchange, SessionPick
-from epp.extproc.names import MAX_PIECE_BYTES, PICKER_ONLY_HEADERS
+from epp.extproc.names import MAX_PIECE_BYTES, PICKER_ONLY_HEADERS, PICKER_ONLY_MARKS
+from epp.extproc.raw_message import RawHeaders
 from epp.extproc.request_body import read_request_body
 from epp.extproc.usage import UsageReader
 from epp.scheduling.request import InferenceRequest
@@ -40,18 +41,27 @@ from epp.telemetry.outcome import RequestOutcome
 
 MAX_REQUEST_ID_CHARS = 128
 """Longer ids of clients are cut: they are kept for `/api/v1/picks`."""
+GO_ON_REQUEST_HEADERS = Continue(Part.REQUEST_HEADERS)
+GO_ON_REQUEST_BODY = Continue(Part.REQUEST_BODY)
+GO_ON_REQUEST_TRAILERS = Continue(Part.REQUEST_TRAILERS)
+GO_ON_RESPONSE_HEADERS = Continue(Part.RESPONSE_HEADERS)
+GO_ON_RESPONSE_BODY = Continue(Part.RESPONSE_BODY)
+GO_ON_RESPONSE_TRAILERS = Continue(Part.RESPONSE_TRAILERS)
 NO_HEADERS: Mapping[str, str] = {}
 
 
-def pieces(part: Part, body: bytes, *, end_of_stream: bool) -> Iterator[Piece]:
-    """`body` in pieces that Envoy accepts, the end mark on the last; nothing for an empty body without an end."""
-    last = len(body) - MAX_PIECE_BYTES
-    at = 0
-    while at < last:
-        yield Piece(part, body[at : at + MAX_PIECE_BYTES], False)
-        at += MAX_PIECE_BYTES
-    if body or end_of_stream:
-        yield Piece(part, body[at:] if at else body, end_of_stream)
+def pieces(part: Part, body: bytes, *, end_of_stream: bool) -> list[Action]:
+    """`body` in pieces that Envoy accepts, the end mark on the last; nothing for an empty body without an end.
+
+    The pieces of a long body are views of it, not copies.
+    """
+    if len(body) <= MAX_PIECE_BYTES:
+        return [Piece(part, body, end_of_stream)] if body or end_of_stream else []
+    view = memoryview(body)
+    last = (len(body) - 1) // MAX_PIECE_BYTES * MAX_PIECE_BYTES
+    found: list[Action] = [Piece(part, view[at : at + MAX_PIECE_BYTES], False) for at in range(0, last, MAX_PIECE_BYTES)]
+    found.append(Piece(part, view[last:], end_of_stream))
+    return found
 
 
 class Session:
@@ -164,7 +174,7 @@ class Session:
                 return []
             self._exchange.observer.body_not_inspected("buffers_full")
         elif mode in _HEADERS_ARE_HELD:
-            return [Continue(Part.REQUEST_HEADERS)]
+            return [GO_ON_REQUEST_HEADERS]
         return [self._route(Part.REQUEST_HEADERS)]
 
     def _on_body(self, event: BodyChunk) -> list[Action]:
@@ -181,15 +191,15 @@ class Session:
             self._read_body(event.body)
             return [self._route(Part.REQUEST_BODY)]
         if self._body_mode is BodyMode.FULL_DUPLEX_STREAMED:
-            return list(pieces(Part.REQUEST_BODY, event.body, end_of_stream=event.end_of_stream))
-        return [Continue(Part.REQUEST_BODY)]
+            return pieces(Part.REQUEST_BODY, event.body, end_of_stream=event.end_of_stream)
+        return [GO_ON_REQUEST_BODY]
 
     def _on_request_trailers(self, _: RequestTrailers) -> list[Action]:
         if self._request_ended:
             return []
         self._request_ended = True
         answers = self._finish_collecting(end_of_stream=False) if self.collecting else []
-        answers.append(Continue(Part.REQUEST_TRAILERS))
+        answers.append(GO_ON_REQUEST_TRAILERS)
         return answers
 
     def _collect(self, event: BodyChunk) -> list[Action]:
@@ -218,9 +228,8 @@ class Session:
 
     def _read_body(self, body: bytes) -> None:
         headers, exchange = self._headers, self._exchange
-        began_s = exchange.clock.monotonic_s()
+        exchange.observer.body_read(exchange.clock.monotonic_s() - self.outcome.started_at_s)
         read = read_request_body(headers.get(":path", ""), headers.get("content-type"), headers.get("content-encoding"), body)
-        exchange.observer.body_read(exchange.clock.monotonic_s() - began_s)
         self.outcome.model = read.model or ""
         self.outcome.streaming = read.stream
         if read.opaque:
@@ -241,7 +250,7 @@ class Session:
         outcome.endpoint = pick.choice
         outcome.picked_at_s = self._exchange.clock.monotonic_s()
         self._exchange.observer.request_began(outcome)
-        return RouteTo(pick.destination, part, tuple(name for name in PICKER_ONLY_HEADERS if name in headers))
+        return RouteTo(pick.destination, part, picker_only_headers(headers))
 
     # ── response ──
 
@@ -262,7 +271,7 @@ class Session:
             self._response_ended()
         else:
             self._usage = UsageReader(headers.get("content-type"), headers.get("content-encoding"))
-        return [Continue(Part.RESPONSE_HEADERS)]
+        return [GO_ON_RESPONSE_HEADERS]
 
     def _on_response_chunk(self, event: ResponseChunk) -> list[Action]:
         outcome = self.outcome
@@ -277,12 +286,12 @@ class Session:
             if usage.ended or event.end_of_stream:
                 self._response_ended()
         if self._response_mode is BodyMode.FULL_DUPLEX_STREAMED:
-            return list(pieces(Part.RESPONSE_BODY, event.body, end_of_stream=event.end_of_stream))
-        return [Continue(Part.RESPONSE_BODY)]
+            return pieces(Part.RESPONSE_BODY, event.body, end_of_stream=event.end_of_stream)
+        return [GO_ON_RESPONSE_BODY]
 
     def _on_response_trailers(self, _: ResponseTrailers) -> list[Action]:
         self._response_ended()
-        return [Continue(Part.RESPONSE_TRAILERS)]
+        return [GO_ON_RESPONSE_TRAILERS]
 
     def _response_ended(self) -> None:
         self._complete = True
@@ -330,9 +339,16 @@ _HANDLERS: dict[type, Callable[[Session, Any], list[Action]]] = {
 }
 
 
-def _declared_bytes(headers: Any) -> int:
-    text = headers.get("content-length", "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
+def _declared_bytes(headers: Mapping[str, str]) -> int:
+    text = headers.get("content-length")
+    return int(text) if text and len(text) < 19 and text.isascii() and text.isdigit() else 0
+
+
+def picker_only_headers(headers: Mapping[str, str]) -> tuple[str, ...]:
+    """Headers of the client by which only a picker may steer model servers."""
+    if isinstance(headers, RawHeaders) and not headers.mention(PICKER_ONLY_MARKS):
+        return ()
+    return tuple(name for name in PICKER_ONLY_HEADERS if name in headers)
 
 
 def _check_model(model: str | None, models: tuple[str, ...]) -> None:

@@ -9,7 +9,8 @@ from google.protobuf.message import DecodeError
 from epp.config.settings import LimitSettings
 from epp.errors import BindError
 from epp.extproc.actions import Action
-from epp.extproc.codec import MessageError, decode, encode
+from epp.extproc.decoder import MessageError, decode
+from epp.extproc.encoder import encode
 from epp.extproc.exchange import Exchange
 from epp.extproc.health import CHECK_METHOD, WATCH_METHOD, Health, HealthStatus
 from epp.extproc.names import PROCESS_METHOD

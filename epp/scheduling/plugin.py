@@ -8,7 +8,7 @@ from epp.pool.endpoint import Endpoint
 from epp.scheduling.request import InferenceRequest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Moment:
     """When a pick is made.
 

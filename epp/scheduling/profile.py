@@ -16,7 +16,7 @@ class WeightedScorer:
     weight: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Schedule:
     """What a profile decided, and why.
 
@@ -43,11 +43,8 @@ class SchedulingProfile:
         self.filters = tuple(filters)
         self.scorers = tuple(scorers)
         self.picker = picker
-
-    @property
-    def scorer_names(self) -> list[str]:
+        self.scorer_names = [weighted.scorer.name for weighted in self.scorers]
         """In the order of `Schedule.scores`."""
-        return [weighted.scorer.name for weighted in self.scorers]
 
     def run(self, request: InferenceRequest, candidates: Sequence[Endpoint], moment: Moment) -> Schedule:
         """Decide. `chosen` is empty when the filters left nothing."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # one a request: a frozen one costs three times as much to make
 class InferenceRequest:
     """One request, as far as it matters for the choice of an endpoint.
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from epp.errors import NoEndpointError
 from epp.extproc.actions import Action, Continue, Part, Piece, Refuse, RouteTo
-from epp.extproc.codec import MessageError, decode, encode
+from epp.extproc.decoder import MessageError, decode
+from epp.extproc.encoder import encode
 from epp.extproc.events import (
     BodyChunk,
     BodyMode,
