@@ -6,7 +6,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from epp.h2.connection import Connection
+    from epp.h2.sending import SendingHalf
 
 MESSAGE_PREFIX_BYTES = 5
 """Compressed flag and length (gRPC over HTTP/2, "Length-Prefixed-Message")."""
@@ -92,7 +92,7 @@ class Stream:
         "trailers",
     )
 
-    def __init__(self, connection: "Connection", stream_id: int, send_window: int, receive_window: int) -> None:
+    def __init__(self, connection: "SendingHalf", stream_id: int, send_window: int, receive_window: int) -> None:
         self._connection = connection
         self._buffer = bytearray()
         self._needed_bytes = MESSAGE_PREFIX_BYTES
