@@ -9,6 +9,8 @@ import ssl
 from epp.errors import EppError
 
 READ_BYTES = 262_144
+TLS_HANDSHAKE = 0x16
+"""The first byte of every TLS connection."""
 
 
 class HandshakeError(EppError):
@@ -24,6 +26,7 @@ class TlsPipe:
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self.established = False
+        self._heard = False
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
@@ -34,8 +37,11 @@ class TlsPipe:
         Raises:
             HandshakeError: The handshake failed, or the peer broke TLS later.
         """
-        if not self.established and data[:1] not in (b"\x16", b"") and not self._incoming.pending:
-            raise HandshakeError("expected TLS, found plaintext")
+        if not self._heard and data:
+            # Only the first byte tells: in TLS 1.3 the client's second flight begins with other records.
+            self._heard = True
+            if data[0] != TLS_HANDSHAKE:
+                raise HandshakeError("expected TLS, found plaintext")
         self._incoming.write(data)
         try:
             if not self.established:
