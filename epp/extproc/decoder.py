@@ -25,6 +25,9 @@ from epp.extproc.raw_message import RawHeaders, UnexpectedShapeError, read_varin
 from epp.pb.envoy.config.core.v3.base_pb2 import Metadata
 from epp.pb.envoy.service.ext_proc.v3.external_processor_pb2 import HttpHeaders, ProcessingRequest
 
+LONG_BODY_BYTES = 4_096
+"""Pieces of request bodies over this length are not copied out of their message."""
+
 
 class MessageError(EppError):
     """A gRPC message that is no ProcessingRequest."""
@@ -57,27 +60,29 @@ def _only_field(message: bytes) -> int:
     return at
 
 
-def _body(message: bytes) -> tuple[bytes, bool]:
-    """HttpBody: `body` = 1, `end_of_stream` = 2."""
+def _body(message: bytes) -> tuple[int, int, bool]:
+    """HttpBody: where `body` = 1 begins and ends, and `end_of_stream` = 2."""
     at, stop = _only_field(message), len(message)
-    body = b""
+    start = at
     if at < stop and message[at] == 0x0A:
-        length, at = read_varint(message, at + 1)
-        body = message[at : at + length]
-        at += length
+        length, start = read_varint(message, at + 1)
+        at = start + length
     if at == stop:
-        return body, False
+        return start, at, False
     if at + 2 == stop and message[at] == 0x10 and message[at + 1] <= 1:
-        return body, message[at + 1] == 1
+        return start, at, message[at + 1] == 1
     raise UnexpectedShapeError
 
 
 def _request_body(message: bytes) -> BodyChunk:
-    return BodyChunk(*_body(message))
+    start, stop, end_of_stream = _body(message)
+    long = stop - start > LONG_BODY_BYTES
+    return BodyChunk(memoryview(message)[start:stop] if long else message[start:stop], end_of_stream)
 
 
 def _response_body(message: bytes) -> ResponseChunk:
-    return ResponseChunk(*_body(message))
+    start, stop, end_of_stream = _body(message)
+    return ResponseChunk(message[start:stop], end_of_stream)
 
 
 def _http_headers(message: bytes, proof: str) -> tuple[RawHeaders, bool, int]:

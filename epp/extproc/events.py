@@ -37,9 +37,9 @@ class RequestHeaders:
 
 @dataclass(slots=True)
 class BodyChunk:
-    """A piece of the request body."""
+    """A piece of the request body; a long one is a view of the message that brought it."""
 
-    body: bytes
+    body: bytes | memoryview
     end_of_stream: bool = False
 
 

@@ -4,6 +4,7 @@ A message is a row of fields: a tag (number and wire type) as varint, then a var
 (protobuf, "Encoding"). Whoever reads it here falls back to the generated classes when a message is of another shape.
 """
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 
 
@@ -72,10 +73,13 @@ class RawHeaders(Mapping[str, str]):
             return default
         data = self._data
         at += len(key)
-        length = data[at]
-        at += 1
-        if length >= 0x80:
-            length, at = read_varint(data, at - 1)
+        try:
+            length = data[at]
+            at += 1
+            if length >= 0x80:
+                length, at = read_varint(data, at - 1)
+        except (IndexError, UnexpectedShapeError):  # no map that Envoy would write
+            return default
         return str(data[at : at + length], "utf-8", "surrogateescape")
 
     def mention(self, texts: Iterable[bytes]) -> bool:
@@ -99,7 +103,10 @@ class RawHeaders(Mapping[str, str]):
 
     def _all(self) -> dict[str, str]:
         if self._whole is None:
-            self._whole = dict(reversed(list(_pairs(self._data, self._start, self._stop))))
+            pairs: list[tuple[str, str]] = []
+            with contextlib.suppress(IndexError, UnexpectedShapeError):  # no map that Envoy would write
+                pairs.extend(_pairs(self._data, self._start, self._stop))
+            self._whole = dict(reversed(pairs))
         return self._whole
 
 
@@ -112,13 +119,13 @@ def _pairs(data: bytes, at: int, stop: int) -> Iterator[tuple[str, str]]:
 
 
 def _pair(data: bytes, at: int, stop: int) -> tuple[str, str]:
-    texts = {1: "", 2: "", 3: ""}
+    texts: dict[int, str] = {}
     while at < stop:
         tag, at = read_varint(data, at)
         length, at = read_varint(data, at)
         texts[tag >> 3] = str(data[at : at + length], "utf-8", "surrogateescape")
         at += length
-    return texts[1], texts[3] or texts[2]
+    return texts.get(1, ""), texts.get(3, "") or texts.get(2, "")
 
 
 def _key_field(name: str) -> bytes:

@@ -50,7 +50,7 @@ GO_ON_RESPONSE_TRAILERS = Continue(Part.RESPONSE_TRAILERS)
 NO_HEADERS: Mapping[str, str] = {}
 
 
-def pieces(part: Part, body: bytes, *, end_of_stream: bool) -> list[Action]:
+def pieces(part: Part, body: bytes | memoryview, *, end_of_stream: bool) -> list[Action]:
     """`body` in pieces that Envoy accepts, the end mark on the last; nothing for an empty body without an end.
 
     The pieces of a long body are views of it, not copies.
@@ -98,7 +98,7 @@ class Session:
         self._headers = NO_HEADERS
         self._body_mode = self._response_mode = BodyMode.FULL_DUPLEX_STREAMED
         self._subset: frozenset[str] | None = None
-        self._chunks: list[bytes] = []
+        self._chunks: list[bytes | memoryview] = []
         self._held_bytes = 0
         self._request_ended = False
         self._complete = False
@@ -214,22 +214,26 @@ class Session:
         return self._finish_collecting(end_of_stream=True) if event.end_of_stream else []
 
     def _finish_collecting(self, *, end_of_stream: bool) -> list[Action]:
-        # The one copy of the body that is made here; a body that came in one chunk is not copied at all.
+        # A body that came in one short chunk is not copied here at all, another one once. In all, a body is copied out of
+        # the socket's buffer into its messages (twice for messages over several frames), joined here, and read by the
+        # kernel out of the joined bytes: the pieces that go back are views of it.
         body = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         self._read_body(body)
         return self._stop_collecting(body, end_of_stream=end_of_stream)
 
-    def _stop_collecting(self, body: bytes, *, end_of_stream: bool) -> list[Action]:
+    def _stop_collecting(self, body: bytes | memoryview, *, end_of_stream: bool) -> list[Action]:
         answers: list[Action] = [self._route(Part.REQUEST_HEADERS)]
         answers += pieces(Part.REQUEST_BODY, body, end_of_stream=end_of_stream)
         self.collecting = False
         self._chunks = []
         return answers
 
-    def _read_body(self, body: bytes) -> None:
+    def _read_body(self, body: bytes | memoryview) -> None:
         headers, exchange = self._headers, self._exchange
         exchange.observer.body_read(exchange.clock.monotonic_s() - self.outcome.started_at_s)
-        read = read_request_body(headers.get(":path", ""), headers.get("content-type"), headers.get("content-encoding"), body)
+        read = read_request_body(
+            headers.get(":path", ""), headers.get("content-type"), headers.get("content-encoding"), bytes(body)
+        )
         self.outcome.model = read.model or ""
         self.outcome.streaming = read.stream
         if read.opaque:

@@ -177,7 +177,23 @@ def test_strict_mode_refuses_missing_and_unknown_models() -> None:
     bench = Bench(requests=RequestSettings(strict=True, models=("m",)))
     assert code(started(bench).receive(BodyChunk(b"{}", end_of_stream=True))) == "bad_request"
     assert code(started(bench).receive(BodyChunk(b'{"model": "x"}', end_of_stream=True))) == "model_not_found"
-    assert RouteTo(DESTINATION) in started(bench).receive(BodyChunk(b'{"model": "m"}', end_of_stream=True))
+    known = started(bench)
+    assert RouteTo(DESTINATION) in known.receive(BodyChunk(b'{"model": "m"}', end_of_stream=True))
+    known.drained()
+    assert bench.budget.held_bytes == 0
+
+
+def test_a_body_is_held_until_it_has_gone_out_again() -> None:
+    """Field report 25: what waits for Envoy's windows counts like what waits for the end of the body."""
+    bench = Bench()
+    session = started(bench)
+    session.receive(BodyChunk(bytes(1000)))
+    session.drained()
+    assert bench.budget.held_bytes == 1000
+    session.receive(BodyChunk(bytes(500), end_of_stream=True))
+    assert bench.budget.held_bytes == 1500
+    session.drained()
+    session.drained()
     assert bench.budget.held_bytes == 0
 
 

@@ -1,0 +1,250 @@
+"""Reading messages, with `envoy-data-plane` (betterproto, no descriptor pool in common) as the independent second opinion."""
+
+import contextlib
+from typing import Any
+
+import pytest
+from envoy_data_plane.envoy.config.core import v3 as core
+from envoy_data_plane.envoy.extensions.filters.http.ext_proc import v3 as ext_proc_filter
+from envoy_data_plane.envoy.service.ext_proc import v3 as ext_proc
+from envoy_data_plane.google import protobuf
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.extproc.decoder import MessageError, decode, decode_by_classes
+from epp.extproc.events import (
+    BodyChunk,
+    BodyMode,
+    Event,
+    RequestHeaders,
+    RequestTrailers,
+    ResponseChunk,
+    ResponseHeaders,
+    ResponseTrailers,
+)
+from epp.extproc.raw_message import KNOWN_NAMES, varint
+
+
+def header_map(*pairs: tuple[str, bytes]) -> core.HeaderMap:
+    return core.HeaderMap(headers=[core.HeaderValue(key=k, raw_value=v) for k, v in pairs])
+
+
+def metadata(namespace: str, fields: dict[str, Any]) -> core.Metadata:
+    message = core.Metadata()
+    structs: Any = message.filter_metadata
+    structs[namespace] = _struct(fields)
+    return message
+
+
+def _struct(fields: dict[str, Any]) -> Any:
+    return protobuf.Struct.from_dict(fields)
+
+
+def test_request_headers_are_read_from_raw_values_and_the_first_of_equal_names_counts() -> None:
+    message = ext_proc.ProcessingRequest(
+        request_headers=ext_proc.HttpHeaders(
+            headers=header_map((":path", b"/v1/completions"), ("x", b"1"), ("x", b"2"), ("odd", b"\xff\xc3\xa9")),
+            end_of_stream=True,
+        )
+    )
+    event = decode(bytes(message))
+    assert isinstance(event, RequestHeaders)
+    assert event.headers == {":path": "/v1/completions", "x": "1", "odd": "\udcff\u00e9"}
+    assert event.end_of_stream
+    assert event.subset is None
+    assert event.request_body_mode is BodyMode.FULL_DUPLEX_STREAMED
+
+
+def test_headers_without_raw_values_are_read_too() -> None:
+    message = ext_proc.ProcessingRequest(
+        request_headers=ext_proc.HttpHeaders(headers=core.HeaderMap(headers=[core.HeaderValue(key=":path", value="/x")]))
+    )
+    event = decode(bytes(message))
+    assert isinstance(event, RequestHeaders)
+    assert event.headers == {":path": "/x"}
+
+
+@pytest.mark.parametrize("mode", list(BodyMode))
+def test_the_body_modes_are_those_that_the_first_message_tells(mode: BodyMode) -> None:
+    message = ext_proc.ProcessingRequest(
+        request_headers=ext_proc.HttpHeaders(),
+        protocol_config=ext_proc.ProtocolConfiguration(
+            request_body_mode=ext_proc_filter.ProcessingModeBodySendMode(mode.value),
+            response_body_mode=ext_proc_filter.ProcessingModeBodySendMode(mode.value),
+        ),
+    )
+    event = decode(bytes(message))
+    assert isinstance(event, RequestHeaders)
+    assert (event.request_body_mode, event.response_body_mode) == (mode, mode)
+
+
+def test_bodies_and_trailers() -> None:
+    body = ext_proc.HttpBody(body=b"abc", end_of_stream=True)
+    assert decode(bytes(ext_proc.ProcessingRequest(request_body=body))) == BodyChunk(b"abc", end_of_stream=True)
+    assert decode(bytes(ext_proc.ProcessingRequest(response_body=body))) == ResponseChunk(b"abc", end_of_stream=True)
+    trailers = ext_proc.HttpTrailers()
+    assert decode(bytes(ext_proc.ProcessingRequest(request_trailers=trailers))) == RequestTrailers()
+    assert decode(bytes(ext_proc.ProcessingRequest(response_trailers=trailers))) == ResponseTrailers()
+
+
+@pytest.mark.parametrize(
+    ("hint", "expected"),
+    [
+        (["10.0.0.1:8000", "10.0.0.2"], {"10.0.0.1:8000", "10.0.0.2"}),
+        ("10.0.0.1:8000, 10.0.0.2", {"10.0.0.1:8000", "10.0.0.2"}),
+        ("[fd00::7]:8000,[fd00::8],fd00::9", {"[fd00::7]:8000", "fd00::8", "fd00::9"}),
+        ([], set()),
+        ("", set()),
+    ],
+)
+def test_the_subset_hint_is_a_list_or_a_text_with_commas(hint: Any, expected: set[str]) -> None:
+    """Field report 12: empty and absent are not the same."""
+    message = ext_proc.ProcessingRequest(
+        request_headers=ext_proc.HttpHeaders(),
+        metadata_context=metadata("envoy.lb.subset_hint", {"x-gateway-destination-endpoint-subset": hint}),
+    )
+    event = decode(bytes(message))
+    assert isinstance(event, RequestHeaders)
+    assert event.subset == frozenset(expected)
+
+
+def test_metadata_without_the_hint_means_all() -> None:
+    message = ext_proc.ProcessingRequest(
+        request_headers=ext_proc.HttpHeaders(), metadata_context=metadata("envoy.lb.subset_hint", {"other": "x"})
+    )
+    event = decode(bytes(message))
+    assert isinstance(event, RequestHeaders)
+    assert event.subset is None
+
+
+def test_who_served_stands_in_the_metadata_of_the_response() -> None:
+    message = ext_proc.ProcessingRequest(
+        response_headers=ext_proc.HttpHeaders(headers=header_map((":status", b"200"))),
+        metadata_context=metadata("envoy.lb", {"x-gateway-destination-endpoint-served": "10.0.0.2:8000"}),
+    )
+    assert decode(bytes(message)) == ResponseHeaders({":status": "200"}, served="10.0.0.2:8000")
+
+
+@given(st.binary(max_size=300))
+def test_arbitrary_bytes_are_an_event_or_a_message_error(message: bytes) -> None:
+    with contextlib.suppress(MessageError):
+        decode(message)
+
+
+HEADER_TEXTS = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=300)
+HEADER_NAMES = st.sampled_from([*KNOWN_NAMES, "x", "content-typ", "x-request-id2"]) | HEADER_TEXTS.map(str.lower)
+HEADER_PAIRS = st.lists(st.tuples(HEADER_NAMES, HEADER_TEXTS), max_size=8)
+MODES = st.integers(0, 6)
+
+
+def as_plain(event: Event | None) -> object:
+    """An event in a form in which both ways of reading can be compared."""
+    if isinstance(event, (RequestHeaders, ResponseHeaders)):
+        return type(event), dict(event.headers), {f: getattr(event, f) for f in event.__slots__ if f != "headers"}
+    if isinstance(event, (BodyChunk, ResponseChunk)):
+        return type(event), bytes(event.body), event.end_of_stream
+    return event
+
+
+@given(
+    HEADER_PAIRS,
+    st.booleans(),
+    st.booleans(),
+    st.none() | st.tuples(MODES, MODES, st.booleans()),
+    st.booleans(),
+    st.sampled_from(["request", "response"]),
+)
+def test_headers_are_the_same_whichever_way_they_are_read(
+    pairs: list[tuple[str, str]],
+    has_proof: bool,
+    end: bool,
+    config: tuple[int, int, bool] | None,
+    in_raw: bool,
+    side: str,
+) -> None:
+    """The quick way looks names up in the bytes; the generated classes are the reference."""
+    if has_proof:
+        pairs = [(":path" if side == "request" else ":status", "/x"), *pairs]
+    values = [core.HeaderValue(key=k, raw_value=v.encode()) if in_raw else core.HeaderValue(key=k, value=v) for k, v in pairs]
+    headers = ext_proc.HttpHeaders(headers=core.HeaderMap(headers=values), end_of_stream=end)
+    message = (
+        ext_proc.ProcessingRequest(request_headers=headers)
+        if side == "request"
+        else ext_proc.ProcessingRequest(response_headers=headers)
+    )
+    if config is not None:
+        message.protocol_config = ext_proc.ProtocolConfiguration(
+            request_body_mode=ext_proc_filter.ProcessingModeBodySendMode(config[0] % 5),
+            response_body_mode=ext_proc_filter.ProcessingModeBodySendMode(config[1] % 5),
+            send_body_without_waiting_for_header_response=config[2],
+        )
+    data = bytes(message)
+    quick, reference = decode(data), decode_by_classes(data)
+    assert as_plain(quick) == as_plain(reference)
+    assert isinstance(quick, (RequestHeaders, ResponseHeaders))
+    assert isinstance(reference, (RequestHeaders, ResponseHeaders))
+    for name in (*KNOWN_NAMES, "x", "nobody"):
+        # A header without a value is as good as none; the quick way does not see it.
+        assert (quick.headers.get(name) or None) == (reference.headers.get(name) or None), name
+
+
+@given(st.binary(max_size=300) | st.binary(min_size=4_000, max_size=20_000), st.booleans(), st.booleans())
+def test_bodies_are_the_same_whichever_way_they_are_read(body: bytes, end: bool, of_request: bool) -> None:
+    http_body = ext_proc.HttpBody(body=body, end_of_stream=end)
+    message = (
+        ext_proc.ProcessingRequest(request_body=http_body)
+        if of_request
+        else ext_proc.ProcessingRequest(response_body=http_body)
+    )
+    data = bytes(message)
+    assert as_plain(decode(data)) == as_plain(decode_by_classes(data))
+
+
+@given(st.sampled_from([b"\x12", b"\x1a", b"\x22", b"\x2a"]), st.binary(max_size=200))
+def test_bytes_that_begin_like_a_message_are_read_as_the_reference_reads_them_or_not_at_all(tag: bytes, rest: bytes) -> None:
+    data = tag + rest
+    try:
+        reference = decode_by_classes(data)
+    except MessageError:
+        return  # what is no message may be taken for one, but nothing else may happen
+    assert as_plain(decode(data)) == as_plain(reference)
+
+
+def test_a_message_cut_anywhere_raises_nothing_but_a_message_error() -> None:
+    headers = ext_proc.HttpHeaders(headers=header_map((":path", b"/x"), ("content-type", b"a" * 200)), end_of_stream=True)
+    for message in (
+        ext_proc.ProcessingRequest(request_headers=headers),
+        ext_proc.ProcessingRequest(request_body=ext_proc.HttpBody(body=b"x" * 300, end_of_stream=True)),
+    ):
+        whole = bytes(message)
+        for at in range(len(whole)):
+            with contextlib.suppress(MessageError):
+                event = decode(whole[:at])
+                if isinstance(event, RequestHeaders):
+                    dict(event.headers)
+
+
+def test_metadata_beside_the_headers_is_read_by_the_classes() -> None:
+    """Field report 12: the quick way must not overlook the subset hint."""
+    message = ext_proc.ProcessingRequest(
+        request_headers=ext_proc.HttpHeaders(headers=header_map((":path", b"/x"))),
+        metadata_context=metadata("envoy.lb.subset_hint", {"x-gateway-destination-endpoint-subset": "10.0.0.1"}),
+    )
+    event = decode(bytes(message))
+    assert isinstance(event, RequestHeaders)
+    assert event.subset == frozenset({"10.0.0.1"})
+
+
+@given(st.binary(max_size=200), st.booleans())
+def test_headers_of_any_bytes_can_be_asked_for(rest: bytes, request: bool) -> None:
+    """A peer that is no Envoy may send any map: asking it must not raise."""
+    proof = b"\x0a\x05:path\x1a\x01/" if request else b"\x0a\x07:status\x1a\x03200"
+    header_map_bytes = b"\x0a" + bytes([len(proof)]) + proof + rest[:100]
+    http_headers = b"\x0a" + bytes([len(header_map_bytes)]) + header_map_bytes
+    message = (b"\x12" if request else b"\x1a") + varint(len(http_headers)) + http_headers
+    with contextlib.suppress(MessageError):
+        event = decode(message)
+        if isinstance(event, (RequestHeaders, ResponseHeaders)):
+            for name in (*KNOWN_NAMES, "other"):
+                event.headers.get(name)
+            dict(event.headers)
