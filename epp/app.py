@@ -37,6 +37,7 @@ from epp.lifecycle import DrainWait, Lifecycle, Phase
 from epp.pool.stall import StallWatch
 from epp.pool.state import PoolState
 from epp.scheduling.catalog import Workshop, build_profile
+from epp.scrape.beat import Beat
 from epp.scrape.catalog import EngineCatalog
 from epp.scrape.configured import SCRAPE_PLUGIN_TYPES, configured_catalog
 from epp.scrape.fleet import Fleet
@@ -98,6 +99,7 @@ class App:
             random=rng,
             observer=self._metrics,
             log=loggers("scrape"),
+            sleep=Beat().sleep,
         )
         profile = build_profile(document, Workshop(rng=rng, staleness_s=settings.scrape.staleness_s), SCRAPE_PLUGIN_TYPES)
         picker = EndpointPicker(
