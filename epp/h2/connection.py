@@ -5,6 +5,7 @@ exception per message: whoever drives it writes once for all that one read of th
 """
 
 from collections.abc import Callable, Mapping
+from typing import NoReturn
 
 from epp.h2.frames import (
     ACK,
@@ -30,6 +31,8 @@ from epp.h2.receiving import ReceivingHalf
 from epp.h2.stream import Method, Status
 
 SHUTDOWN_PING = b"shutdown"
+STREAMS_PER_TOKEN = 256
+"""A change of all streams' windows is as much work as another control frame for each so many streams."""
 
 
 class Connection(ReceivingHalf):
@@ -78,7 +81,7 @@ class Connection(ReceivingHalf):
         return self._greeted
 
     def receive(self, data: bytes) -> None:
-        """Take bytes from the peer, cut anywhere. Never raises; a fault ends the connection with GOAWAY."""
+        """Take bytes from the peer, cut anywhere. Nothing in them raises; a fault ends the connection with GOAWAY."""
         if self.ended:
             return
         self._driven = True
@@ -90,12 +93,15 @@ class Connection(ReceivingHalf):
         except ConnectionFaultError as fault:
             self._tally.hits[fault.code.name.lower()] += 1
             self.close(fault.code, str(fault))
-        self._driven = False
+        finally:
+            self._driven = False
 
     def close(self, code: ErrorCode, why: str = "") -> None:
         """Say GOAWAY and end: every call is cancelled."""
         if not self.ended:
-            self._out.append(goaway(self._last_id, code, why))
+            # Never a later stream than an earlier GOAWAY said (RFC 9113, section 6.8).
+            last_id = self._last_id if self._refuse_above is None else min(self._last_id, self._refuse_above)
+            self._out.append(goaway(last_id, code, why))
             self.lost()
 
     def lost(self) -> None:
@@ -120,18 +126,25 @@ class Connection(ReceivingHalf):
 
     def ping(self) -> None:
         """Ask whether the peer is still there; any bytes of it are an answer."""
-        self._out.append(frame(FrameType.PING, 0, 0, b"keepaliv"))
+        if not self.ended:
+            self._out.append(frame(FrameType.PING, 0, 0, b"keepaliv"))
 
     def expire(self, now_s: float) -> None:
         """End the calls whose deadline (`grpc-timeout`) is over."""
         for stream in [s for s in self.streams.values() if s.deadline_s is not None and s.deadline_s <= now_s]:
-            self.finish(stream, Status.DEADLINE_EXCEEDED, "deadline exceeded")
-            self._reset(stream, ErrorCode.CANCEL)
+            call, stream.call = stream.call, None
+            answered = stream.finished
+            if not answered:
+                stream.drop()  # the status does not wait for what the peer did not take in time
+                self.finish(stream, Status.DEADLINE_EXCEEDED, "deadline exceeded")
+            self._reset(stream, ErrorCode.CANCEL if answered else ErrorCode.NO_ERROR)
+            if call is not None:
+                call.closed(cancelled=True)
 
     def resume_writing(self) -> None:
         """The peer reads again."""
         self.write_paused = False
-        self._pump_blocked()
+        self._unblock_all()
 
     # ── cutting frames ──
 
@@ -192,7 +205,10 @@ class Connection(ReceivingHalf):
             raise ConnectionFaultError(ErrorCode.PROTOCOL_ERROR, f"RST_STREAM on stream {stream_id}, which is idle")
         stream = self.streams.get(stream_id)
         if stream is None:
-            self._spend("resets")
+            if self._late_resets:  # it crossed our end of the stream, as gateways do that cancel after the answer
+                self._late_resets -= 1
+            else:
+                self._spend("resets")
             return
         if not stream.headers_sent:
             self._spend("resets")  # opened and thrown away before we could answer: the rapid-reset attack
@@ -208,19 +224,20 @@ class Connection(ReceivingHalf):
             self._send_window += increment
             if self._send_window > MAX_WINDOW_BYTES:
                 raise ConnectionFaultError(ErrorCode.FLOW_CONTROL_ERROR, "the connection's window is too large")
-            self._pump_blocked()
+            self._unblock_all()
             return
         if self._is_idle(stream_id):
             raise ConnectionFaultError(ErrorCode.PROTOCOL_ERROR, f"WINDOW_UPDATE on stream {stream_id}, which is idle")
         stream = self.streams.get(stream_id)
-        if increment == 0:
-            raise StreamFaultError(stream_id, ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by 0")
         if stream is None:
             return
+        if increment == 0:
+            raise StreamFaultError(stream_id, ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by 0")
         stream.send_window += increment
         if stream.send_window > MAX_WINDOW_BYTES:
             raise StreamFaultError(stream_id, ErrorCode.FLOW_CONTROL_ERROR, "the stream's window is too large")
-        self._pump(stream)
+        if stream.pending:
+            self._unblock(stream)
 
     def _on_settings(self, flags: int, stream_id: int, data: bytes, start: int, stop: int) -> None:
         if stream_id != 0:
@@ -228,27 +245,40 @@ class Connection(ReceivingHalf):
         if flags & ACK:
             if stop != start:
                 raise ConnectionFaultError(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS ACK with a payload")
+            self._spend("settings")
             return
         if (stop - start) % 6:
             raise ConnectionFaultError(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS: expected a multiple of 6 bytes")
         if self._settled:
             self._spend("settings")
         self._settled = True
+        stream_window = self._peer_stream_window
         for at in range(start, stop, 6):
-            self._set(int.from_bytes(data[at : at + 2], "big"), int.from_bytes(data[at + 2 : at + 6], "big"))
+            key, value = int.from_bytes(data[at : at + 2], "big"), int.from_bytes(data[at + 2 : at + 6], "big")
+            if key == SettingId.INITIAL_WINDOW_SIZE:
+                if value > MAX_WINDOW_BYTES:
+                    raise ConnectionFaultError(ErrorCode.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE is too large")
+                stream_window = value
+            else:
+                self._set(key, value)
         self._out.append(SETTINGS_ACK)
-        self._pump_blocked()
+        if stream_window != self._peer_stream_window:
+            self._change_stream_windows(stream_window)
+
+    def _change_stream_windows(self, stream_window: int) -> None:
+        """RFC 9113, section 6.9.2: the windows of open streams change by as much, and may become negative."""
+        self._spend("settings", len(self.streams) // STREAMS_PER_TOKEN)
+        change, self._peer_stream_window = stream_window - self._peer_stream_window, stream_window
+        for stream in self.streams.values():
+            stream.send_window += change
+            if stream.send_window > MAX_WINDOW_BYTES:
+                raise ConnectionFaultError(ErrorCode.FLOW_CONTROL_ERROR, "a stream's window is too large")
+        if change > 0:
+            for stream in [stream for stream in self.streams.values() if stream.pending]:
+                self._unblock(stream)
 
     def _set(self, key: int, value: int) -> None:
-        if key == SettingId.INITIAL_WINDOW_SIZE:
-            if value > MAX_WINDOW_BYTES:
-                raise ConnectionFaultError(ErrorCode.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE is too large")
-            change, self._peer_stream_window = value - self._peer_stream_window, value
-            for stream in self.streams.values():
-                stream.send_window += change
-                if stream.send_window > MAX_WINDOW_BYTES:
-                    raise ConnectionFaultError(ErrorCode.FLOW_CONTROL_ERROR, "a stream's window is too large")
-        elif key == SettingId.MAX_FRAME_SIZE:
+        if key == SettingId.MAX_FRAME_SIZE:
             if not MIN_MAX_FRAME_BYTES <= value <= MAX_MAX_FRAME_BYTES:
                 raise ConnectionFaultError(ErrorCode.PROTOCOL_ERROR, "MAX_FRAME_SIZE is out of range")
             self._peer_max_frame = value
@@ -262,6 +292,7 @@ class Connection(ReceivingHalf):
             raise ConnectionFaultError(ErrorCode.FRAME_SIZE_ERROR, "PING: expected 8 bytes")
         payload = data[start:stop]
         if flags & ACK:
+            self._spend("pings")
             if payload == SHUTDOWN_PING:
                 self.finish_shutdown()
             return
@@ -279,10 +310,15 @@ class Connection(ReceivingHalf):
         if stream_id == 0:
             raise ConnectionFaultError(ErrorCode.PROTOCOL_ERROR, "PRIORITY on stream 0")
         if stop - start != 5:
-            raise StreamFaultError(stream_id, ErrorCode.FRAME_SIZE_ERROR, "PRIORITY: expected 5 bytes")
+            self._priority_fault(stream_id, ErrorCode.FRAME_SIZE_ERROR, "PRIORITY: expected 5 bytes")
         if int.from_bytes(data[start : start + 4], "big") & STREAM_MASK == stream_id:
-            raise StreamFaultError(stream_id, ErrorCode.PROTOCOL_ERROR, "a stream that depends on itself")
+            self._priority_fault(stream_id, ErrorCode.PROTOCOL_ERROR, "a stream that depends on itself")
         self._spend("priorities")
+
+    def _priority_fault(self, stream_id: int, code: ErrorCode, why: str) -> NoReturn:
+        if stream_id in self.streams:
+            raise StreamFaultError(stream_id, code, why)
+        raise ConnectionFaultError(code, why)  # there is no stream that could be reset
 
     def _on_push_promise(self, flags: int, stream_id: int, data: bytes, start: int, stop: int) -> None:
         raise ConnectionFaultError(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE from a client")

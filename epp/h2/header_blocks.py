@@ -1,17 +1,38 @@
 """Header blocks: decoding with a memory, checking, and the few that a gRPC server sends."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 
 from hpack import Decoder, HPACKError, OversizedHeaderListError
 
 from epp.h2.frames import ConnectionFaultError, ErrorCode, StreamFaultError
 
 REMEMBERED_BLOCKS = 256
+REMEMBERED_BLOCK_BYTES = 1_024
+"""Longer blocks are not remembered: they are rare, and memory is not the peer's to fill."""
 
 Headers = Sequence[tuple[bytes, bytes]]
 
 _CONNECTION_HEADERS = frozenset({b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"})
+_NAME = re.compile(rb"[!-9;-@\[-~]+")
+"""RFC 9113, section 8.2.1: visible ASCII without upper case and colon."""
+_FORBIDDEN_IN_VALUE = re.compile(rb"[\0\r\n]")
 _REQUEST_PSEUDO = frozenset({b":method", b":scheme", b":path", b":authority"})
+
+
+class HeaderBlock:
+    """What a block decodes to.
+
+    Attributes:
+        fields: In order, with pseudo-headers.
+        request: Set when `check_request` has found them good; shared by all requests that sent the same block.
+    """
+
+    __slots__ = ("fields", "request")
+
+    def __init__(self, fields: Headers) -> None:
+        self.fields = fields
+        self.request: Mapping[bytes, bytes] | None = None
 
 
 class HeaderDecoder:
@@ -24,9 +45,9 @@ class HeaderDecoder:
     def __init__(self, *, max_header_list_bytes: int) -> None:
         self._decoder = Decoder(max_header_list_size=max_header_list_bytes)
         self._table = self._decoder.header_table
-        self._known: dict[bytes, Headers] = {}
+        self._known: dict[bytes, HeaderBlock] = {}
 
-    def decode(self, block: bytes) -> Headers:
+    def decode(self, block: bytes) -> HeaderBlock:
         """The headers in `block`.
 
         Raises:
@@ -37,16 +58,17 @@ class HeaderDecoder:
             return known
         before = self._state()
         try:
-            headers = [(bytes(name), bytes(value)) for name, value in self._decoder.decode(block, raw=True)]
+            fields = [(bytes(name), bytes(value)) for name, value in self._decoder.decode(block, raw=True)]
         except OversizedHeaderListError as error:
             raise ConnectionFaultError(ErrorCode.ENHANCE_YOUR_CALM, str(error)) from None
         except (HPACKError, IndexError, ValueError) as error:
             raise ConnectionFaultError(ErrorCode.COMPRESSION_ERROR, f"header block: {error}") from None
+        decoded = HeaderBlock(fields)
         if self._state() != before or _changes_table(block):
             self._known.clear()
-        elif len(self._known) < REMEMBERED_BLOCKS:
-            self._known[block] = headers
-        return headers
+        elif len(self._known) < REMEMBERED_BLOCKS and len(block) <= REMEMBERED_BLOCK_BYTES:
+            self._known[block] = decoded
+        return decoded
 
     def _state(self) -> tuple[object, ...]:
         entries = self._table.dynamic_entries
@@ -100,15 +122,17 @@ def _after_string(block: bytes, at: int) -> int:
     return at + length
 
 
-def check_request(stream_id: int, headers: Headers) -> dict[bytes, bytes]:
+def check_request(stream_id: int, block: HeaderBlock) -> Mapping[bytes, bytes]:
     """The headers of a well-formed request, the first of equal names (RFC 9113, section 8.2 and 8.3).
 
     Raises:
         StreamFaultError: The request is malformed.
     """
+    if block.request is not None:
+        return block.request
     found: dict[bytes, bytes] = {}
     regular = False
-    for name, value in headers:
+    for name, value in block.fields:
         if name.startswith(b":"):
             if regular or name not in _REQUEST_PSEUDO or name in found:
                 raise StreamFaultError(stream_id, ErrorCode.PROTOCOL_ERROR, f"pseudo-header {name!r} is out of place")
@@ -118,6 +142,7 @@ def check_request(stream_id: int, headers: Headers) -> dict[bytes, bytes]:
         found.setdefault(name, value)
     if b":method" not in found or b":scheme" not in found or not found.get(b":path"):
         raise StreamFaultError(stream_id, ErrorCode.PROTOCOL_ERROR, "expected :method, :scheme and :path")
+    block.request = found
     return found
 
 
@@ -127,8 +152,10 @@ def check_field(stream_id: int, name: bytes, value: bytes) -> None:
     Raises:
         StreamFaultError: The field is malformed.
     """
-    if name != name.lower() or not name or name.startswith(b":"):
-        raise StreamFaultError(stream_id, ErrorCode.PROTOCOL_ERROR, f"header name {name!r}: expected lower case")
+    if not _NAME.fullmatch(name):
+        raise StreamFaultError(stream_id, ErrorCode.PROTOCOL_ERROR, f"header name {name!r}: expected a lower-case token")
+    if _FORBIDDEN_IN_VALUE.search(value):
+        raise StreamFaultError(stream_id, ErrorCode.PROTOCOL_ERROR, f"header {name!r}: found NUL, CR or LF in its value")
     if name in _CONNECTION_HEADERS or (name == b"te" and value.lower() != b"trailers"):
         raise StreamFaultError(stream_id, ErrorCode.PROTOCOL_ERROR, f"header {name!r} is of the connection, not of a request")
 

@@ -15,10 +15,10 @@ from epp.h2.frames import (
     window_update,
 )
 from epp.h2.grpc import check_grpc, deadline_in_s
-from epp.h2.header_blocks import HeaderDecoder, check_field, check_request
+from epp.h2.header_blocks import HeaderDecoder, Headers, check_field, check_request
 from epp.h2.limits import Allowance, Limits, Tally
 from epp.h2.sending import SendingHalf
-from epp.h2.stream import CompressedMessageError, MessageTooLongError, Method, Status, Stream
+from epp.h2.stream import Metadata, Method, Status, Stream
 
 
 class ReceivingHalf(SendingHalf):
@@ -77,6 +77,8 @@ class ReceivingHalf(SendingHalf):
         stream = self.streams.get(stream_id)
         if stream is None or stream.remote_closed:
             self._data_on_closed(stream_id, stream)
+            if size == 0:
+                self._spend("empty frames")
             return
         stream.receive_window -= size
         if stream.receive_window < 0:
@@ -87,7 +89,7 @@ class ReceivingHalf(SendingHalf):
         if stop == start and not flags & END_STREAM:
             self._spend("empty frames")
         if stream.content_bytes_left is not None:
-            self._count_content(stream, stop - start, bool(flags & END_STREAM))
+            self._count_content(stream, stop - start, end=bool(flags & END_STREAM))
         if flags & END_STREAM:
             stream.remote_closed = True
         if not stream.finished and stop > start:
@@ -100,18 +102,15 @@ class ReceivingHalf(SendingHalf):
     def _deliver(self, stream: Stream, data: bytes, start: int, stop: int) -> None:
         call = stream.call
         assert call is not None, "a stream without a call is finished"
-        try:
-            messages = stream.take(data, start, stop)
-        except MessageTooLongError as error:
-            self._tally.hits["message_too_long"] += 1
-            limit = self.limits.max_message_bytes
-            self.finish(stream, Status.RESOURCE_EXHAUSTED, f"a message of {error.args[0]} bytes; the limit is {limit}")
-            return
-        except CompressedMessageError:
-            self.finish(stream, Status.UNIMPLEMENTED, "compressed messages are not supported")
-            return
-        for message in messages:
+        for message in stream.take(data, start, stop):
             call.message(message)
+            if stream.finished:
+                return
+        if stream.refusal is not None:
+            status, text = stream.refusal
+            if status is Status.RESOURCE_EXHAUSTED:
+                self._tally.hits["message_too_long"] += 1
+            self.finish(stream, status, text)
 
     def _half_closed(self, stream: Stream) -> None:
         call = stream.call
@@ -127,10 +126,10 @@ class ReceivingHalf(SendingHalf):
             raise ConnectionFaultError(ErrorCode.PROTOCOL_ERROR, f"DATA on stream {stream_id}, which is not open")
         if stream is not None:
             raise StreamFaultError(stream_id, ErrorCode.STREAM_CLOSED, "DATA after END_STREAM")
-        if stream_id not in self._closed_by_us:
+        if not self._may_be_late(stream_id):
             raise ConnectionFaultError(ErrorCode.STREAM_CLOSED, f"DATA on stream {stream_id}, which is closed")
 
-    def _count_content(self, stream: Stream, size: int, end: bool) -> None:
+    def _count_content(self, stream: Stream, size: int, *, end: bool) -> None:
         assert stream.content_bytes_left is not None, "called for streams with a content-length"
         stream.content_bytes_left -= size
         if stream.content_bytes_left < 0 or (end and stream.content_bytes_left):
@@ -169,13 +168,14 @@ class ReceivingHalf(SendingHalf):
             self._header_block(self._block_flags, stream_id, block)
 
     def _header_block(self, flags: int, stream_id: int, block: bytes) -> None:
-        headers = self._decoder.decode(block)  # always, since it may change the table
+        received = self._decoder.decode(block)  # always, since it may change the table
         stream = self.streams.get(stream_id)
         if stream is not None:
-            self._request_trailers(stream, flags, headers)
+            self._request_trailers(stream, flags, received.fields)
             return
         if stream_id <= self._last_id:
-            if stream_id in self._closed_by_us:
+            if self._may_be_late(stream_id):
+                self._spend("late headers")
                 return
             raise ConnectionFaultError(ErrorCode.STREAM_CLOSED, f"HEADERS on stream {stream_id}, which is closed")
         self._last_id = stream_id
@@ -186,9 +186,9 @@ class ReceivingHalf(SendingHalf):
         if len(self.streams) >= self.limits.max_concurrent_streams:
             self._tally.hits["streams"] += 1
             raise StreamFaultError(stream_id, ErrorCode.REFUSED_STREAM, "too many streams")
-        self._open(stream_id, check_request(stream_id, headers), end_stream=bool(flags & END_STREAM))
+        self._open(stream_id, check_request(stream_id, received), end_stream=bool(flags & END_STREAM))
 
-    def _open(self, stream_id: int, request: dict[bytes, bytes], *, end_stream: bool) -> None:
+    def _open(self, stream_id: int, request: Metadata, *, end_stream: bool) -> None:
         stream = Stream(self, stream_id, self._peer_stream_window, self.limits.stream_window_bytes)
         length = request.get(b"content-length")
         if length is not None:
@@ -213,13 +213,15 @@ class ReceivingHalf(SendingHalf):
         else:
             self._end_if_over(stream)
 
-    def _request_trailers(self, stream: Stream, flags: int, headers: object) -> None:
+    def _request_trailers(self, stream: Stream, flags: int, headers: Headers) -> None:
         if stream.remote_closed:
             raise StreamFaultError(stream.id, ErrorCode.STREAM_CLOSED, "HEADERS after END_STREAM")
         if not flags & END_STREAM:
             raise StreamFaultError(stream.id, ErrorCode.PROTOCOL_ERROR, "second HEADERS without END_STREAM")
-        for name, value in headers:  # type: ignore[attr-defined]
+        for name, value in headers:
             check_field(stream.id, name, value)
+        if stream.content_bytes_left is not None:
+            self._count_content(stream, 0, end=True)
         stream.remote_closed = True
         self._half_closed(stream)
 
@@ -228,8 +230,8 @@ class ReceivingHalf(SendingHalf):
     def _is_idle(self, stream_id: int) -> bool:
         return stream_id > self._last_id or stream_id % 2 == 0
 
-    def _spend(self, what: str) -> None:
-        if not self._allowance.take(self._now_s()):
+    def _spend(self, what: str, tokens: int = 1) -> None:
+        if not self._allowance.take(self._now_s(), tokens):
             self._tally.hits[what.replace(" ", "_")] += 1
             raise ConnectionFaultError(ErrorCode.ENHANCE_YOUR_CALM, f"too many {what}")
 

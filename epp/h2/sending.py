@@ -1,5 +1,6 @@
 """What a connection sends: answers of calls as the peer's windows allow, and how streams end."""
 
+from collections import OrderedDict
 from collections.abc import Callable
 
 from epp.h2.frames import (
@@ -43,6 +44,8 @@ class SendingHalf:
         "_blocked",
         "_closed_by_us",
         "_driven",
+        "_forgotten_id",
+        "_late_resets",
         "_out",
         "_peer_max_frame",
         "_peer_stream_window",
@@ -61,11 +64,13 @@ class SendingHalf:
         self.write_paused = False
         self._wake = wake
         self._driven = False
-        self._closed_by_us: dict[int, None] = {}
+        self._closed_by_us: OrderedDict[int, None] = OrderedDict()
+        self._forgotten_id = 0
+        self._late_resets = 0
         self._send_window = DEFAULT_WINDOW_BYTES
         self._peer_stream_window = DEFAULT_WINDOW_BYTES
         self._peer_max_frame = MIN_MAX_FRAME_BYTES
-        self._blocked: dict[int, Stream] = {}
+        self._blocked: OrderedDict[int, Stream] = OrderedDict()
         self._out: list[bytes | memoryview] = [
             settings(
                 {
@@ -101,8 +106,7 @@ class SendingHalf:
             self._send_window -= size
             self._out.append(FRAME_HEADER.pack(size << 8, 0, stream.id) + prefix + message)
         else:
-            stream.pending.append(memoryview(prefix + message))
-            stream.pending_bytes += size
+            stream.hold(prefix + message)
             self._pump(stream)
         if not self._driven:
             self._wake()
@@ -112,6 +116,7 @@ class SendingHalf:
         if stream.finished or self.ended:
             return
         stream.finished = True
+        stream.forget_input()
         block = trailers(status, text)
         stream.trailers = block if stream.headers_sent else RESPONSE_HEADERS + block
         if not stream.pending:
@@ -138,8 +143,7 @@ class SendingHalf:
         """Answer somebody who does not speak gRPC, so that they see why."""
         stream.finished = stream.headers_sent = True
         self._out.append(frame(FrameType.HEADERS, END_HEADERS, stream.id, plain_response(status, text)))
-        stream.pending.append(memoryview(text))
-        stream.pending_bytes += len(text)
+        stream.hold(text)
         self._pump(stream)
 
     def _pump(self, stream: Stream) -> None:
@@ -162,26 +166,29 @@ class SendingHalf:
             plain_end = not pending and stream.finished and stream.trailers is None
             self._out.append(FRAME_HEADER.pack(size << 8, END_STREAM if plain_end else 0, stream.id))
             self._out.append(piece)
-        if pending:
+        if pending and stream.send_window > 0:
             self._blocked[stream.id] = stream
             return
+        # A stream that waits for its own window is not looked at each time the connection's window opens.
         self._blocked.pop(stream.id, None)
-        if stream.trailers is not None:
+        if stream.trailers is not None and not pending:
             self._send_trailers(stream)
         elif stream.finished:
             self._end_if_over(stream)
-        elif stream.call is not None:
+
+    def _unblock(self, stream: Stream) -> None:
+        """Go on with a stream that waited; its call is told when nothing waits any more."""
+        self._pump(stream)
+        if not stream.pending and not stream.finished and stream.call is not None:
             stream.call.drained()
         if stream.consumed >= self.limits.stream_window_bytes >> 1 and not stream.remote_closed:
             self._give_stream_window(stream)
 
-    def _pump_blocked(self) -> None:
-        """Let streams that wait send, each in its turn; the one that waited longest comes first."""
-        for stream in list(self._blocked.values()):
-            if self._send_window <= 0 or self.write_paused:
-                return
-            self._blocked.pop(stream.id, None)
-            self._pump(stream)
+    def _unblock_all(self) -> None:
+        """Let streams that wait for the connection send, each in its turn; the one that waited longest comes first."""
+        blocked = self._blocked
+        while blocked and self._send_window > 0 and not self.write_paused:
+            self._unblock(blocked.popitem(last=False)[1])
 
     def _give_stream_window(self, stream: Stream) -> None:
         """Let the peer send more, unless it does not take what we have for it."""
@@ -204,25 +211,26 @@ class SendingHalf:
     def _end(self, stream: Stream, *, cancelled: bool) -> None:
         self.streams.pop(stream.id, None)
         self._blocked.pop(stream.id, None)
-        self._receive_nothing_more(stream)
+        if not cancelled:
+            self._late_resets += 1
+        stream.drop()
         call, stream.call = stream.call, None
         stream.finished = True
         if call is not None:
             call.closed(cancelled=cancelled)
 
-    @staticmethod
-    def _receive_nothing_more(stream: Stream) -> None:
-        stream.pending.clear()
-        stream.pending_bytes = 0
-        stream.trailers = None
-
     def _reset(self, stream: Stream, code: ErrorCode) -> None:
         if self.streams.get(stream.id) is stream:
             self._out.append(reset(stream.id, code))
             self._closed(stream.id)
+            self._late_resets += 1
             self._end(stream, cancelled=True)
 
     def _closed(self, stream_id: int) -> None:
         self._closed_by_us[stream_id] = None
-        while len(self._closed_by_us) > CLOSED_REMEMBERED:
-            del self._closed_by_us[next(iter(self._closed_by_us))]
+        if len(self._closed_by_us) > CLOSED_REMEMBERED:
+            self._forgotten_id = max(self._forgotten_id, self._closed_by_us.popitem(last=False)[0])
+
+    def _may_be_late(self, stream_id: int) -> bool:
+        """Whether frames on this closed stream may have been sent before the peer saw that we ended it."""
+        return stream_id in self._closed_by_us or stream_id <= self._forgotten_id

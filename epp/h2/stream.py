@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 MESSAGE_PREFIX_BYTES = 5
 """Compressed flag and length (gRPC over HTTP/2, "Length-Prefixed-Message")."""
+JOINED_BYTES = 4_096
+"""Pieces that wait are joined up to this size: a piece costs some 200 bytes more than it holds."""
 
 
 class Status(IntEnum):
@@ -24,14 +26,6 @@ class Status(IntEnum):
     UNIMPLEMENTED = 12
     INTERNAL = 13
     UNAVAILABLE = 14
-
-
-class MessageTooLongError(Exception):
-    """The argument is its length, in bytes."""
-
-
-class CompressedMessageError(Exception):
-    """The compressed flag is set."""
 
 
 class Call(Protocol):
@@ -67,6 +61,7 @@ class Stream:
         receive_window: Bytes that the peer may still send.
         consumed: Received bytes for which no WINDOW_UPDATE was sent yet.
         pending_bytes: Bytes that were sent by the call and wait for the peer's windows.
+        refusal: Why the next message cannot be taken, as status and text; the messages before it were taken.
         remote_closed: The peer sends no more.
         finished: The call has given its status.
     """
@@ -86,8 +81,8 @@ class Stream:
         "pending",
         "pending_bytes",
         "receive_window",
+        "refusal",
         "remote_closed",
-        "replied",
         "send_window",
         "trailers",
     )
@@ -105,8 +100,8 @@ class Stream:
         self.content_bytes_left: int | None = None
         self.pending: deque[memoryview] = deque()
         self.pending_bytes = 0
+        self.refusal: tuple[Status, str] | None = None
         self.headers_sent = False
-        self.replied = False
         self.trailers: bytes | None = None
         self.deadline_s: float | None = None
         self.remote_closed = False
@@ -120,17 +115,31 @@ class Stream:
         """End the call, after everything that was sent before. Further calls do nothing."""
         self._connection.finish(self, status, text)
 
+    # ── what waits for the peer ──
+
+    def hold(self, piece: bytes) -> None:
+        """Keep bytes until the peer's windows allow them."""
+        pending = self.pending
+        self.pending_bytes += len(piece)
+        if pending and len(pending[-1]) + len(piece) <= JOINED_BYTES:
+            pending[-1] = memoryview(bytes(pending[-1]) + piece)
+        else:
+            pending.append(memoryview(piece))
+
+    def drop(self) -> None:
+        """Nothing more is sent or taken."""
+        self.pending.clear()
+        self.pending_bytes = 0
+        self.trailers = None
+        self._buffer.clear()
+
     # ── messages out of DATA frames ──
 
     def take(self, received: bytes, start: int, stop: int) -> list[bytes]:
-        """The messages that the payload `received[start:stop]` completes.
+        """The messages that the payload `received[start:stop]` completes, up to one that sets `refusal`.
 
         A message that comes in a frame of its own is copied once, out of what was received; one over several frames
         twice: into the buffer, and out of it when it is whole.
-
-        Raises:
-            MessageTooLongError: A message is longer than `Limits.max_message_bytes`.
-            CompressedMessageError: A message is compressed, which was never agreed on.
         """
         buffer = self._buffer
         if not buffer and stop - start >= MESSAGE_PREFIX_BYTES and not received[start]:
@@ -147,10 +156,13 @@ class Stream:
         with memoryview(buffer) as view:
             while size - at >= MESSAGE_PREFIX_BYTES:
                 if buffer[at]:
-                    raise CompressedMessageError
+                    self.refusal = Status.UNIMPLEMENTED, "compressed messages are not supported"
+                    break
                 length = int.from_bytes(view[at + 1 : at + MESSAGE_PREFIX_BYTES], "big")
                 if length > self._max_message_bytes:
-                    raise MessageTooLongError(length)
+                    limit = self._max_message_bytes
+                    self.refusal = Status.RESOURCE_EXHAUSTED, f"a message of {length} bytes; the limit is {limit}"
+                    break
                 end = at + MESSAGE_PREFIX_BYTES + length
                 if end > size:
                     self._needed_bytes = end - at
@@ -164,3 +176,7 @@ class Stream:
     def has_half_a_message(self) -> bool:
         """Whether a message has begun and not ended."""
         return bool(self._buffer)
+
+    def forget_input(self) -> None:
+        """Free what has come of a message that nobody waits for."""
+        self._buffer.clear()
