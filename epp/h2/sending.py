@@ -209,10 +209,9 @@ class SendingHalf:
             call.closed(cancelled=False)
 
     def _end(self, stream: Stream, *, cancelled: bool) -> None:
-        self.streams.pop(stream.id, None)
-        self._blocked.pop(stream.id, None)
-        if not cancelled:
+        if self.streams.pop(stream.id, None) is not None and not cancelled:
             self._late_resets += 1
+        self._blocked.pop(stream.id, None)
         stream.drop()
         call, stream.call = stream.call, None
         stream.finished = True

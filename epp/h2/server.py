@@ -14,6 +14,9 @@ from epp.h2.tls import HandshakeError, TlsPipe
 
 JOIN_BYTES = 65_536
 """Output up to this size is joined into one write; larger output is handed over in pieces, uncopied."""
+MAX_UNREAD_BYTES = 4 << 20
+"""What is written to a peer that does not read, beyond what was there when it stopped: answers to its control frames and
+statuses of its calls, since data waits in the streams. A connection with more is cut."""
 TICK_S = 0.5
 
 
@@ -65,6 +68,7 @@ class SocketConnection(asyncio.Protocol):
         self.connection = Connection(shared.methods, shared.limits, now_s=shared.now_s, tally=shared.tally, wake=self.flush)
         self._began_s = self._heard_s = shared.now_s()
         self._asked_s: float | None = None
+        self._unread_bytes = 0
 
     # ── asyncio.Protocol ──
 
@@ -103,6 +107,8 @@ class SocketConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.connection.write_paused = True
+        if self._transport is not None:
+            self._unread_bytes = self._transport.get_write_buffer_size()
 
     def resume_writing(self) -> None:
         self.connection.resume_writing()
@@ -130,7 +136,10 @@ class SocketConnection(asyncio.Protocol):
             encrypted = self._tls.take_output()
             if encrypted:
                 transport.write(encrypted)
-        if self.connection.ended:
+        if self.connection.write_paused and transport.get_write_buffer_size() - self._unread_bytes > MAX_UNREAD_BYTES:
+            self._shared.observer.limit_hit("unread_bytes")
+            transport.abort()
+        elif self.connection.ended:
             transport.close()
 
     def tick(self, now_s: float) -> None:
