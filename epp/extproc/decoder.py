@@ -2,7 +2,8 @@
 
 The messages that come with every request are read straight from their bytes (a tenth of the cost of building a message
 and walking over it); a message of any other shape goes through the generated classes. Both ways give equal events.
-Header names arrive in lower case, and values in `raw_value` (`value` in older versions).
+Header names arrive in lower case, and values in `raw_value` (`value` in older versions). A header without a value counts as
+absent.
 """
 
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from epp.extproc.raw_message import RawHeaders, UnexpectedShapeError, read_varin
 from epp.pb.envoy.config.core.v3.base_pb2 import Metadata
 from epp.pb.envoy.service.ext_proc.v3.external_processor_pb2 import HttpHeaders, ProcessingRequest
 
+EMPTY_METADATA = b"\x42\x00"  # metadata_context = 8
 LONG_BODY_BYTES = 4_096
 """Pieces of request bodies over this length are not copied out of their message."""
 
@@ -52,17 +54,22 @@ def decode(message: bytes) -> Event | None:
 # ── straight from the bytes; the comments name the fields of ProcessingRequest and below ──
 
 
-def _only_field(message: bytes) -> int:
-    """Where the one field of `message` begins."""
+def _only_field(message: bytes) -> tuple[int, int]:
+    """Where the one field of `message` begins and ends."""
     length, at = read_varint(message, 1)
-    if at + length != len(message):
+    _expect_end(message, at + length)
+    return at, at + length
+
+
+def _expect_end(message: bytes, at: int) -> None:
+    """Nothing more may come but the empty metadata that Envoy puts into each message."""
+    if at != len(message) and message[at:] != EMPTY_METADATA:
         raise UnexpectedShapeError
-    return at
 
 
 def _body(message: bytes) -> tuple[int, int, bool]:
     """HttpBody: where `body` = 1 begins and ends, and `end_of_stream` = 2."""
-    at, stop = _only_field(message), len(message)
+    at, stop = _only_field(message)
     start = at
     if at < stop and message[at] == 0x0A:
         length, start = read_varint(message, at + 1)
@@ -109,6 +116,8 @@ def _http_headers(message: bytes, proof: str) -> tuple[RawHeaders, bool, int]:
 def _request_headers_raw(message: bytes) -> RequestHeaders:
     headers, end_of_stream, at = _http_headers(message, ":path")
     event = RequestHeaders(headers, end_of_stream)
+    if message.startswith(EMPTY_METADATA, at):
+        at += len(EMPTY_METADATA)
     if at == len(message):
         return event
     # protocol_config = 11: `request_body_mode` = 1, `response_body_mode` = 2
@@ -132,8 +141,7 @@ def _request_headers_raw(message: bytes) -> RequestHeaders:
 
 def _response_headers_raw(message: bytes) -> ResponseHeaders:
     headers, end_of_stream, at = _http_headers(message, ":status")
-    if at != len(message):
-        raise UnexpectedShapeError
+    _expect_end(message, at)
     return ResponseHeaders(headers, end_of_stream)
 
 
@@ -195,8 +203,9 @@ def _mode(number: int) -> BodyMode:
 def _header_map(message: HttpHeaders) -> dict[str, str]:
     found: dict[str, str] = {}
     for header in message.headers.headers:
-        raw = header.raw_value
-        found.setdefault(header.key, raw.decode("utf-8", "surrogateescape") if raw else header.value)
+        value = header.raw_value.decode("utf-8", "surrogateescape") or header.value
+        if value:
+            found.setdefault(header.key, value)
     return found
 
 

@@ -55,10 +55,11 @@ CONTINUE = {part: _wrap(part, CommonResponse()).SerializeToString() for part in 
 def encode(action: Action) -> bytes:
     """The ProcessingResponse of one action."""
     match action:
+        case Piece(part, body, end_of_stream):
+            head = piece_head(part, len(body), end_of_stream)
+            return b"".join((head, body, _END_OF_STREAM)) if end_of_stream else b"".join((head, body))
         case Continue(part):
             return CONTINUE[part]
-        case Piece(part, body, end_of_stream):
-            return b"".join((piece_head(part, len(body), end_of_stream), body, piece_tail(end_of_stream)))
         case RouteTo(destination, part, remove_headers):
             return _route(destination, part, remove_headers)
         case Refuse(error):
@@ -77,11 +78,6 @@ def piece_head(part: Part, size: int, end_of_stream: bool) -> bytes:
     for tag in (b"\x1a", b"\x1a", b"\x0a", _PIECE_TAGS[part]):
         field = tag + varint(len(field) + rest) + field
     return field
-
-
-def piece_tail(end_of_stream: bool) -> bytes:
-    """What comes after a piece in its message."""
-    return _END_OF_STREAM if end_of_stream else b""
 
 
 def _option(key: str, value: str) -> HeaderValueOption:

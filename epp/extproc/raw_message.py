@@ -44,7 +44,7 @@ def varint(value: int) -> bytes:
 
 
 class RawHeaders(Mapping[str, str]):
-    """The headers of a serialised `HeaderMap`, looked up in its bytes: most are never asked for.
+    """The headers of a serialised `HeaderMap` that have a value, looked up in its bytes: most are never asked for.
 
     A field `headers` holds a `HeaderValue` of `key` (field 1) and `raw_value` (field 3). A name is found by the bytes of
     its key field, which begin with a line feed, a character that no header name or value can have, so that nothing else
@@ -106,7 +106,7 @@ class RawHeaders(Mapping[str, str]):
             pairs: list[tuple[str, str]] = []
             with contextlib.suppress(IndexError, UnexpectedShapeError):  # no map that Envoy would write
                 pairs.extend(_pairs(self._data, self._start, self._stop))
-            self._whole = dict(reversed(pairs))
+            self._whole = {name: value for name, value in reversed(pairs) if value}
         return self._whole
 
 

@@ -165,6 +165,9 @@ class Connection(ReceivingHalf):
             head, flags, stream_id = unpack(data, at)
             kind, size = head & 0xFF, head >> 8
             start = at + FRAME_HEADER_BYTES
+            if kind == 0 and flags == 0 and start + size <= end and self._take_plain_data(stream_id, data, start, size):
+                at = start + size
+                continue
             if size > MIN_MAX_FRAME_BYTES:
                 raise ConnectionFaultError(
                     ErrorCode.FRAME_SIZE_ERROR, f"a frame of {size} bytes; at most {MIN_MAX_FRAME_BYTES}"

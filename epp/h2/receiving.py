@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from epp.h2.frames import (
     END_HEADERS,
     END_STREAM,
+    MIN_MAX_FRAME_BYTES,
     PADDED,
     PRIORITY_FLAG,
     STREAM_MASK,
@@ -18,7 +19,7 @@ from epp.h2.grpc import check_grpc, deadline_in_s
 from epp.h2.header_blocks import HeaderDecoder, Headers, check_field, check_request
 from epp.h2.limits import Allowance, Limits, Tally
 from epp.h2.sending import SendingHalf
-from epp.h2.stream import Metadata, Method, Status, Stream
+from epp.h2.stream import MESSAGE_PREFIX_BYTES, PREFIX, Metadata, Method, Status, Stream
 
 
 class ReceivingHalf(SendingHalf):
@@ -31,6 +32,8 @@ class ReceivingHalf(SendingHalf):
         "_block_id",
         "_consumed",
         "_decoder",
+        "_half_connection_window",
+        "_half_stream_window",
         "_last_id",
         "_methods",
         "_now_s",
@@ -49,6 +52,8 @@ class ReceivingHalf(SendingHalf):
         wake: Callable[[], None],
     ) -> None:
         super().__init__(limits, wake)
+        self._half_connection_window = limits.connection_window_bytes >> 1
+        self._half_stream_window = limits.stream_window_bytes >> 1
         self._methods = methods
         self._now_s = now_s
         self._tally = tally
@@ -70,10 +75,8 @@ class ReceivingHalf(SendingHalf):
         if self._receive_window < 0:
             raise ConnectionFaultError(ErrorCode.FLOW_CONTROL_ERROR, "more data than the connection's window")
         self._consumed += size
-        if self._consumed >= self.limits.connection_window_bytes >> 1:
-            self._out.append(window_update(0, self._consumed))
-            self._receive_window += self._consumed
-            self._consumed = 0
+        if self._consumed >= self._half_connection_window:
+            self._give_connection_window()
         stream = self.streams.get(stream_id)
         if stream is None or stream.remote_closed:
             self._data_on_closed(stream_id, stream)
@@ -96,8 +99,45 @@ class ReceivingHalf(SendingHalf):
             self._deliver(stream, data, start, stop)
         if flags & END_STREAM:
             self._half_closed(stream)
-        elif stream.consumed >= self.limits.stream_window_bytes >> 1:
+        elif stream.consumed >= self._half_stream_window:
             self._give_stream_window(stream)
+
+    def _take_plain_data(self, stream_id: int, data: bytes, start: int, size: int) -> bool:
+        """Handle a DATA frame that is one whole message and nothing else, as most are; False for any other, untouched.
+
+        The same as `_on_data` with what cannot apply left out.
+        """
+        stream = self.streams.get(stream_id)
+        if (
+            stream is None
+            or not stream.takes_whole_messages
+            or not MESSAGE_PREFIX_BYTES <= size <= stream.receive_window
+            or size > self._receive_window
+            or size > MIN_MAX_FRAME_BYTES
+            or self._block is not None
+        ):
+            return False
+        compressed, length = PREFIX.unpack_from(data, start)
+        call = stream.call
+        if compressed or length != size - MESSAGE_PREFIX_BYTES or call is None or stream.finished:
+            return False
+        if length > self.limits.max_message_bytes:
+            return False
+        self._receive_window -= size
+        self._consumed += size
+        if self._consumed >= self._half_connection_window:
+            self._give_connection_window()
+        stream.receive_window -= size
+        stream.consumed += size
+        call.message(data[start + MESSAGE_PREFIX_BYTES : start + size])
+        if stream.consumed >= self._half_stream_window and not stream.remote_closed:
+            self._give_stream_window(stream)
+        return True
+
+    def _give_connection_window(self) -> None:
+        self._out.append(window_update(0, self._consumed))
+        self._receive_window += self._consumed
+        self._consumed = 0
 
     def _deliver(self, stream: Stream, data: bytes, start: int, stop: int) -> None:
         call = stream.call

@@ -1,5 +1,6 @@
 """What a connection sends: answers of calls as the peer's windows allow, and how streams end."""
 
+import struct
 from collections import OrderedDict
 from collections.abc import Callable
 
@@ -19,7 +20,10 @@ from epp.h2.frames import (
 )
 from epp.h2.header_blocks import RESPONSE_HEADERS, plain_response, trailers
 from epp.h2.limits import Limits
-from epp.h2.stream import Status, Stream
+from epp.h2.stream import MESSAGE_PREFIX_BYTES, PREFIX, Status, Stream
+
+MESSAGE_FRAME = struct.Struct(FRAME_HEADER.format + PREFIX.format.removeprefix(">"))
+"""The header of a DATA frame and the prefix of the message that fills it."""
 
 CLOSED_REMEMBERED = 1_024
 """Streams that we ended and on which frames may still be on their way: those are ignored, not faults."""
@@ -93,8 +97,8 @@ class SendingHalf:
             return
         if not stream.headers_sent:
             self._send_response_headers(stream)
-        size = len(message) + 5
-        prefix = b"\0" + len(message).to_bytes(4, "big")
+        length = len(message)
+        size = length + MESSAGE_PREFIX_BYTES
         if (
             not stream.pending
             and size <= stream.send_window
@@ -104,9 +108,9 @@ class SendingHalf:
         ):
             stream.send_window -= size
             self._send_window -= size
-            self._out.append(FRAME_HEADER.pack(size << 8, 0, stream.id) + prefix + message)
+            self._out.append(MESSAGE_FRAME.pack(size << 8, 0, stream.id, 0, length) + message)
         else:
-            stream.hold(prefix + message)
+            stream.hold(PREFIX.pack(0, length) + message)
             self._pump(stream)
         if not self._driven:
             self._wake()

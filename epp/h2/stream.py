@@ -1,5 +1,6 @@
 """One stream: one gRPC call."""
 
+import struct
 from collections import deque
 from collections.abc import Callable, Mapping
 from enum import IntEnum
@@ -9,6 +10,7 @@ if TYPE_CHECKING:
     from epp.h2.sending import SendingHalf
 
 MESSAGE_PREFIX_BYTES = 5
+PREFIX = struct.Struct(">BI")
 """Compressed flag and length (gRPC over HTTP/2, "Length-Prefixed-Message")."""
 JOINED_BYTES = 4_096
 """Pieces that wait are joined up to this size: a piece costs some 200 bytes more than it holds."""
@@ -171,6 +173,11 @@ class Stream:
                 at = end
         del buffer[:at]
         return messages
+
+    @property
+    def takes_whole_messages(self) -> bool:
+        """Whether the next DATA frame may be a whole message that needs no further checks."""
+        return not (self._buffer or self.remote_closed or self.content_bytes_left is not None)
 
     @property
     def has_half_a_message(self) -> bool:

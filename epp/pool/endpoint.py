@@ -8,7 +8,7 @@ from typing import NewType
 
 from epp.errors import ConfigError
 from epp.pool.health import EndpointHealth
-from epp.pool.load import LoadEstimate, estimate_load
+from epp.pool.load import LoadEstimate, estimate_load, estimated_cost
 from epp.pool.metrics import EndpointMetrics
 
 EndpointAddress = NewType("EndpointAddress", str)
@@ -102,8 +102,8 @@ class Endpoint:
         engine: The engine in use: forced by the spec or recognised; None while unknown.
         known_at_s: `scraped_at_s`, or minus infinity: ages without a case for None.
         ramps_up_from_s: When it joined a pool that was already serving, or came back; minus infinity for the others.
-        load: Estimated work on the server now; kept up to date by every method that changes what it depends on.
-        cost: `load.cost_requests` divided by the weight: what picks compare.
+        cost: `load.cost_requests` divided by the weight: what picks compare. Kept up to date by every method that changes
+            what it depends on.
         health: What its own answers told.
         unanswered_requests: Picked here, not ended, and no response header seen yet.
         progress_events: Counts every sign of life in answers; only its change matters.
@@ -116,7 +116,6 @@ class Endpoint:
         "in_flight_at_scrape",
         "in_flight_requests",
         "known_at_s",
-        "load",
         "metrics",
         "progress_events",
         "ramps_up_from_s",
@@ -145,7 +144,6 @@ class Endpoint:
         self.health = EndpointHealth()
         self.unanswered_requests = 0
         self.progress_events = 0
-        self.load: LoadEstimate = estimate_load(None, 0, 0)
         self.cost = 0.0
 
     @property
@@ -243,6 +241,10 @@ class Endpoint:
         """Seconds since the last good scrape began; None before the first."""
         return None if self.scraped_at_s is None else max(0.0, now_s - self.scraped_at_s)
 
+    @property
+    def load(self) -> LoadEstimate:
+        """Estimated work on the server now."""
+        return estimate_load(self.metrics, self.in_flight_requests, self.in_flight_at_scrape)
+
     def _update_load(self) -> None:
-        self.load = estimate_load(self.metrics, self.in_flight_requests, self.in_flight_at_scrape)
-        self.cost = self.load.cost_requests / self.spec.weight
+        self.cost = estimated_cost(self.metrics, self.in_flight_requests, self.in_flight_at_scrape) / self.spec.weight

@@ -67,6 +67,14 @@ def estimate_load(metrics: EndpointMetrics | None, in_flight: int, in_flight_at_
     return LoadEstimate(waiting, running, cost + _kv_cost(metrics.kv_cache_usage_ratio))
 
 
+def estimated_cost(metrics: EndpointMetrics | None, in_flight: int, in_flight_at_scrape: int) -> float:
+    """`estimate_load(…).cost_requests`, without the rest where there is no queue: it is asked for at each pick and end."""
+    if metrics is None or metrics.waiting_requests:
+        return estimate_load(metrics, in_flight, in_flight_at_scrape).cost_requests
+    running = (metrics.running_requests or 0.0) + (in_flight - in_flight_at_scrape if metrics.has_load else 0)
+    return (max(in_flight, running)) + _kv_cost(metrics.kv_cache_usage_ratio)
+
+
 def _kv_cost(usage: float | None) -> float:
     if usage is None:
         return 0.0

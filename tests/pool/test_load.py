@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.pool.load import estimate_load
+from epp.pool.load import estimate_load, estimated_cost
 from epp.pool.metrics import EndpointMetrics
 
 counts = st.integers(0, 1000)
@@ -68,3 +68,15 @@ def test_the_kv_cache_only_breaks_ties_until_it_is_nearly_full() -> None:
 
 def test_a_full_kv_cache_is_bounded_so_that_a_stuck_gauge_makes_no_black_hole() -> None:
     assert estimate_load(metrics(0, 0, 1.0), 0, 0).cost_requests == pytest.approx(11.0)
+
+
+optional_counts = st.none() | st.just(0.0) | counts.map(float)
+
+
+@given(optional_counts, optional_counts, st.none() | st.floats(0, 1), counts, counts)
+def test_the_quick_cost_is_the_cost(
+    waiting: float | None, running: float | None, kv: float | None, now: int, then: int
+) -> None:
+    page = metrics(waiting, running, kv)
+    assert estimated_cost(page, now, then) == estimate_load(page, now, then).cost_requests
+    assert estimated_cost(None, now, then) == estimate_load(None, now, then).cost_requests
