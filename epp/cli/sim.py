@@ -140,10 +140,11 @@ def command(**settings: Any) -> None:
         raise click.UsageError("\n".join(map(_with_flag, error.problems))) from None
     with _runner() as runner:
         try:
-            runner.run(_serve(config))
+            exit_code = runner.run(_serve(config))
         except OSError as error:
             click.echo(f"epp sim: {config.host}:{config.port}: {error.strerror or error}", err=True)
             raise SystemExit(1) from None
+    raise SystemExit(exit_code)
 
 
 def _with_flag(problem: str) -> str:
@@ -162,7 +163,8 @@ def _runner() -> asyncio.Runner:
     return asyncio.Runner()
 
 
-async def _serve(config: SimConfig) -> None:
+async def _serve(config: SimConfig) -> int:
+    """Serve until the end that the engine makes of SIGTERM; the exit code."""
     loop = asyncio.get_running_loop()
     async with SimServer(config) as server:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -172,6 +174,7 @@ async def _serve(config: SimConfig) -> None:
             click.echo(f"metrics on http://{server.metrics_address}")
         sys.stdout.flush()
         await server.terminated.wait()
+        return server.exit_code
 
 
 if __name__ == "__main__":

@@ -71,6 +71,8 @@ class EndpointHealth:
 
     def probe_is_due(self, now_s: float, picks: int) -> bool:
         """Whether the next pick may try this demoted endpoint."""
+        if self.demoted_because is REFUSES:
+            return False  # the next scrape that finds a connection restores it; a request would only be lost
         since_s = now_s - self._probed_at_s
         if since_s >= PROBE_EVERY_S or self._picks_at_probe is None:
             return since_s >= PROBE_EVERY_S

@@ -23,7 +23,7 @@ LOCATE_AGAIN_AFTER_S = 5.0
 """When a page that could be read cannot be read for so long, another engine may be behind the address now."""
 REFUSALS_TO_DEMOTE = 2
 """Scrapes in a row that find no connection to the serving port, before requests are kept away from it."""
-READS_TO_TELL_LACK = 20
+READS_TO_TELL_LACK = 200
 """Gauges may be absent until the first request; what is still missing at this read is missing in this version."""
 
 _PROCESS_START_LINE = b"\nprocess_start_time_seconds"

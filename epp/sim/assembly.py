@@ -5,8 +5,8 @@ import random
 from epp.sim.api.exchange import Choice, Exchange
 from epp.sim.api.request import ApiRequest
 from epp.sim.config import SimConfig
-from epp.sim.engine_model import ContextLengthError
 from epp.sim.job import Job
+from epp.sim.limits import ContextLengthError
 from epp.sim.text import Answer, AnswerLimits, AnswerWriter, block_hashes, count_tokens
 
 

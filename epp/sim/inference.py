@@ -25,9 +25,9 @@ from epp.sim.api.request import (
 from epp.sim.api.responses import ResponsesFormat
 from epp.sim.assembly import Assembler, UnknownModelError
 from epp.sim.driver import AbortedError, EngineDriver, Generation
-from epp.sim.engine_model import ContextLengthError, QueueFullError
 from epp.sim.engines.base import Engine, Reply
 from epp.sim.job import JobPhase
+from epp.sim.limits import ContextLengthError, QueueFullError
 
 LOAD_FORMAT_HEADER = "endpoint-load-metrics-format"
 LOAD_HEADER = "endpoint-load-metrics"

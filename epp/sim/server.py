@@ -10,7 +10,7 @@ from epp.clock import Clock, SystemClock
 from epp.sim.assembly import Assembler
 from epp.sim.config import SimConfig
 from epp.sim.driver import EngineDriver
-from epp.sim.engine_model import EngineLimits, EngineModel
+from epp.sim.engine_model import EngineModel
 from epp.sim.engines.base import Page, Reply, ServerStatus, View, WhileLoading, json_reply
 from epp.sim.engines.catalog import make_engine
 from epp.sim.faults import Faults
@@ -18,6 +18,7 @@ from epp.sim.front import Front
 from epp.sim.http_counters import HttpCounters
 from epp.sim.inference import Inference, respond
 from epp.sim.job import Job, JobPhase
+from epp.sim.limits import EngineLimits
 from epp.sim.metrics_source import MetricsSource
 from epp.sim.termination import Termination
 
@@ -33,6 +34,7 @@ class SimServer:
         faults: Switches for tests.
         ready: Set when the model is loaded.
         terminated: Set when a stop has come to its end.
+        exit_code: What the process should exit with.
         requests_received: Inference requests that came, in whatever way they ended.
     """
 
@@ -41,6 +43,7 @@ class SimServer:
         self.faults = Faults()
         self.ready = asyncio.Event()
         self.terminated = asyncio.Event()
+        self.exit_code = 0
         self.requests_received = 0
         clock = clock or SystemClock()
         self._clock = clock
@@ -167,6 +170,7 @@ class SimServer:
         """What SIGTERM does; a second one too."""
         if self._termination is not None:
             if self._termination.style.second_signal_exits:
+                self.exit_code = 1
                 self.terminated.set()
             return
         self._termination = Termination(self, self._engine.stop_style())

@@ -166,9 +166,10 @@ async def test_time_is_spent_as_the_rates_say() -> None:
             await response.read()
             last_s = time.monotonic() - begin_s
 
-    assert headers_s < 0.09
-    assert 0.1 <= first_s < 0.18
-    assert 0.2 <= last_s < 0.35
+    # The upper bounds leave room for a busy machine.
+    assert headers_s < first_s
+    assert 0.1 <= first_s < 0.6
+    assert 0.2 <= last_s < 1.0
 
 
 async def test_fast_tokens_leave_together() -> None:
@@ -308,10 +309,10 @@ async def test_a_stream_of_sglang_has_no_headers_before_its_first_token_and_one_
         config = SimConfig(engine=engine, prefill_tokens_per_s=100)
         async with running(config) as (_, client):
             begin_s = time.monotonic()
-            async with client.post("/v1/completions", json={"prompt": "x" * 80, "max_tokens": 2, "stream": True}) as response:
+            async with client.post("/v1/completions", json={"prompt": "x" * 200, "max_tokens": 2, "stream": True}) as response:
                 waited_s = time.monotonic() - begin_s
                 await response.read()
-        assert (waited_s < 0.15) is early
+        assert (waited_s < 0.4) is early
 
 
 async def test_hundreds_of_short_answers_a_second() -> None:

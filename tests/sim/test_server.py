@@ -194,7 +194,7 @@ async def test_a_scrape_of_llamacpp_waits_for_the_prompt_batch() -> None:
         metrics_s = time.monotonic() - begin_s
         await task
 
-    assert health_s < 0.15
+    assert health_s < metrics_s
     assert metrics_s > 0.2
 
 
@@ -256,6 +256,14 @@ async def test_while_loading_some_engines_answer_that_they_load(engine: str, pat
         assert (await get(client, path))[0] == 200
 
 
+async def test_sigterm_while_loading_is_the_end() -> None:
+    async with running(SimConfig(engine="llamacpp", startup_delay_s=60)) as (server, _):
+        server.terminate()
+
+        assert server.terminated.is_set()
+        assert not server.ready.is_set()
+
+
 async def test_a_frozen_page_stays_while_load_changes() -> None:
     async with running(SimConfig(decode_tokens_per_s=1)) as (server, client):
         server.freeze_metrics()
@@ -273,13 +281,13 @@ async def test_a_frozen_page_stays_while_load_changes() -> None:
 
 async def test_faults_of_the_metrics_page_leave_requests_alone() -> None:
     async with running(fast()) as (server, client):
-        server.faults.metrics_delay_s = 0.2
+        server.faults.metrics_delay_s = 0.5
         begin_s = time.monotonic()
         slow = asyncio.create_task(get(client, "/metrics"))
         assert (await post(client, "/v1/completions", {"prompt": "x", "max_tokens": 1}))[0] == 200
-        assert time.monotonic() - begin_s < 0.2
+        assert time.monotonic() - begin_s < 0.5
         assert (await slow)[0] == 200
-        assert time.monotonic() - begin_s >= 0.2
+        assert time.monotonic() - begin_s >= 0.5
         server.faults.metrics_delay_s, server.faults.metrics_status = 0.0, 500
         assert (await get(client, "/metrics"))[0] == 500
 

@@ -5,12 +5,13 @@ from collections.abc import Mapping
 from prometheus_client.parser import text_string_to_metric_families
 
 from epp.sim.config import SimConfig
-from epp.sim.engine_model import EngineLimits, EngineModel
+from epp.sim.engine_model import EngineModel
 from epp.sim.engine_state import EngineState
 from epp.sim.engines.base import Engine, ServerStatus, View
 from epp.sim.engines.catalog import make_engine
 from epp.sim.http_counters import HttpCounters
 from epp.sim.job import Job, JobPhase
+from epp.sim.limits import EngineLimits
 
 WALL_S = 1_787_460_000.0
 

@@ -16,6 +16,10 @@ MAX_ROWS = 1000
 PID = "412"
 """Gauges carry the worker's process id."""
 
+_CACHED_TOKENS = (
+    "Process-lifetime total prompt tokens served from KV cache. Resets only when the serving process restarts, not when "
+    "the KV cache is flushed or evicted."
+)
 _PREFILL_S = (
     0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
 )  # fmt: skip
@@ -140,8 +144,7 @@ class Trtllm(Engine):
             ("kv_cache_missed_blocks_total", "Cumulative number of KV cache blocks missed (cache misses)", missed),
             (
                 "prompt_cached_tokens_total",
-                "Process-lifetime total prompt tokens served from KV cache. Resets only when the serving process restarts, "
-                "not when the KV cache is flushed or evicted.",
+                _CACHED_TOKENS,
                 counters.cached_tokens,
             ),
             (

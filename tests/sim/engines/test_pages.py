@@ -9,7 +9,7 @@ from epp.sim.job import Job
 from tests.scrape.pages import sample_page
 from tests.sim.views import Bench, Samples, busy_bench
 
-PLACES = {
+PLACES: dict[tuple[str, bool], dict[str, tuple[str, dict[str, str]]]] = {
     ("vllm", False): {
         "running": ("vllm:num_requests_running", {"engine": "0", "model_name": "m/one"}),
         "waiting": ("vllm:num_requests_waiting", {}),
