@@ -32,7 +32,7 @@ from epp.extproc.exchange import Exchange
 from epp.extproc.grpcio_transport import GrpcioTransport
 from epp.extproc.health import Health
 from epp.extproc.socket_transport import SocketTransport
-from epp.extproc.tls import CertificateReloader, KeyPair, read_key_pair, self_signed
+from epp.extproc.tls import CertificateReloader, KeyPair, read_client_ca, read_key_pair, self_signed
 from epp.lifecycle import DrainWait, Lifecycle, Phase
 from epp.pool.stall import StallWatch
 from epp.pool.state import PoolState
@@ -113,6 +113,7 @@ class App:
         )
         self._transport = self._build_transport(picker)
         self._tls = self._build_tls()
+        self._client_ca = None if settings.server.client_ca is None else read_client_ca(Path(settings.server.client_ca))
         self._admin = AdminServer(
             host=settings.server.host,
             port=settings.server.metrics_port,
@@ -134,8 +135,7 @@ class App:
         server = self._settings.server
         stop = _stop_signals()
         async with self._admin:
-            address = await self._transport.listen(server.host, server.grpc_port, limits=self._settings.limits, tls=self._tls)
-            health = await self._transport.listen_for_health(server.host, server.grpc_health_port)
+            address, health = await self._listen()
             self._tell_ports(address, health)
             async with asyncio.TaskGroup() as group:
                 tasks = [
@@ -152,6 +152,18 @@ class App:
                 for task in tasks:
                     task.cancel()
         self._lifecycle.enter(Phase.STOPPED)
+
+    async def _listen(self) -> tuple[tuple[str, int], tuple[str, int]]:
+        server, limits, transport = self._settings.server, self._settings.limits, self._transport
+        if isinstance(transport, GrpcioTransport):
+            address = await transport.listen(server.host, server.grpc_port, limits=limits, tls=self._tls)
+        else:
+            address = await transport.listen(
+                server.host, server.grpc_port, limits=limits, tls=self._tls, client_ca=self._client_ca
+            )
+            if server.grpc_socket is not None:
+                await transport.listen_on_unix_socket(server.grpc_socket, limits=limits)
+        return address, await transport.listen_for_health(server.host, server.grpc_health_port)
 
     async def _become_ready(self) -> None:
         listed = asyncio.Event()
@@ -230,9 +242,10 @@ class App:
         if self._settings.server.transport == "grpcio":
             return GrpcioTransport(exchange, health)
         self._metrics.expect_tls_handshakes()
-        return SocketTransport(
-            exchange, health, observer=ConnectionObserver(self._metrics, self._loggers("connections"), self._clock)
-        )
+        observer = ConnectionObserver(self._metrics, self._loggers("connections"), self._clock)
+        transport = SocketTransport(exchange, health, observer=observer)
+        self._metrics.read_wire_limits_from(lambda: transport.tally.hits)
+        return transport
 
     def _build_tls(self) -> KeyPair | CertificateReloader | None:
         server = self._settings.server

@@ -11,13 +11,13 @@ from structlog.typing import FilteringBoundLogger
 from epp.admin.answers import error_middleware
 from epp.admin.api import RecentPicks, api_routes
 from epp.admin.dashboard import dashboard_routes
-from epp.admin.listening import listen
 from epp.admin.metrics_page import metrics_routes
 from epp.admin.pool_view import PoolView
 from epp.admin.probes import probe_routes
 from epp.admin.settings_view import EffectiveSetting
 from epp.clock import Clock
 from epp.lifecycle import Lifecycle
+from epp.listening import listen
 from epp.pool.state import PoolState
 
 SHUTDOWN_S = 1.0
@@ -73,7 +73,7 @@ class AdminServer:
         Raises:
             BindError: The address and port cannot be listened on.
         """
-        listening = listen(self._host, self._wanted_port)
+        listening = listen(self._host, self._wanted_port, flag="--metrics-port")
         try:
             self._port = listening.getsockname()[1]
             await self._runner.setup()

@@ -76,6 +76,12 @@ def _contradictions(settings: Settings, origins: Mapping[tuple[str, str], str]) 
         yield "--enable-cert-reload: expected --cert-path with it, found none"
     if server.cert_path is not None and not server.secure_serving:
         yield "--cert-path: expected --secure-serving=true with it, found false"
+    if server.client_ca is not None and not server.secure_serving:
+        yield "--client-ca: expected --secure-serving=true with it, found false"
+    if server.transport == "grpcio":
+        for flag, value in (("--grpc-socket", server.grpc_socket), ("--client-ca", server.client_ca)):
+            if value is not None:
+                yield f"{flag}: expected --transport=socket with it, found grpcio"
     if requests.strict and not requests.models:
         yield "requests.strict: expected requests.models with it, found no models"
 

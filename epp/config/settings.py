@@ -71,6 +71,15 @@ class ServerSettings:
         flag="--enable-cert-reload",
     )
     transport: str = setting(kinds.choice("socket", "grpcio"), "socket", "What carries gRPC.", flag="--transport")
+    grpc_socket: str | None = setting(
+        kinds.TEXT, None, "Unix socket that Envoy beside it talks to, besides the port; without TLS.", flag="--grpc-socket"
+    )
+    client_ca: str | None = setting(
+        kinds.TEXT,
+        None,
+        "File with CA certificates; clients of the ext_proc port must then show a certificate of theirs.",
+        flag="--client-ca",
+    )
     drain_timeout_s: float = setting(
         kinds.DURATION,
         30.0,
@@ -185,6 +194,10 @@ class LimitSettings:
         "A body that stops for this long before its end is answered 408.",
         key="limits.requestBodyTimeout",
     )
+    max_concurrent_streams: int = setting(
+        kinds.COUNT, 10_000, "Requests that one connection of Envoy may have open at once.", key="limits.maxConcurrentStreams"
+    )
+    max_connections: int = setting(kinds.COUNT, 4_096, "Connections to the ext_proc port at once.", key="limits.maxConnections")
     max_message_bytes: int = setting(
         kinds.SIZE,
         128 << 20,

@@ -3,11 +3,11 @@
 import asyncio
 import contextlib
 from collections.abc import Mapping
+from typing import NoReturn
 
 from google.protobuf.message import DecodeError
 
 from epp.config.settings import LimitSettings
-from epp.errors import BindError
 from epp.extproc.actions import Action
 from epp.extproc.decoder import MessageError, decode
 from epp.extproc.encoder import encode
@@ -15,14 +15,15 @@ from epp.extproc.exchange import Exchange
 from epp.extproc.health import CHECK_METHOD, WATCH_METHOD, Health, HealthStatus
 from epp.extproc.names import PROCESS_METHOD
 from epp.extproc.session import Session
-from epp.extproc.tls import CertificateReloader, KeyPair, server_context
-from epp.h2.limits import Limits
+from epp.extproc.tls import CertificateReloader, KeyPair, server_contexts
+from epp.h2.limits import Limits, Tally
 from epp.h2.server import Patience, Server, ServerObserver, Shared
 from epp.h2.stream import Method, Status, Stream
 from epp.lifecycle import Phase
+from epp.listening import listen, listen_unix
 from epp.pb.grpc.health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
-MAX_CONNECTIONS = 4_096
+EXPIRY_CHECK_S = 1.0
 
 
 class ProcessCall:
@@ -159,7 +160,7 @@ class SocketTransport:
     """Serves ext_proc and health on sockets.
 
     Attributes:
-        open_streams: Calls that have not ended.
+        tally: Limits that peers hit.
     """
 
     name = "socket"
@@ -175,6 +176,7 @@ class SocketTransport:
         self._observer = observer
         self._servers: list[Server] = []
         self._ticking: list[asyncio.Task[None]] = []
+        self.tally = Tally()
 
     @property
     def open_streams(self) -> int:
@@ -182,24 +184,48 @@ class SocketTransport:
         return sum(
             isinstance(stream.call, ProcessCall)
             for server in self._servers
-            for socket in server.shared.sockets
-            for stream in socket.connection.streams.values()
+            for connection in server.shared.sockets
+            for stream in connection.connection.streams.values()
         )
 
     async def listen(
-        self, host: str, port: int, *, limits: LimitSettings, tls: KeyPair | CertificateReloader | None
+        self,
+        host: str,
+        port: int,
+        *,
+        limits: LimitSettings,
+        tls: KeyPair | CertificateReloader | None,
+        client_ca: bytes | None = None,
     ) -> tuple[str, int]:
         """Open the ext_proc port (with health on it), with TLS if `tls` is given; returns where it listens.
+
+        Args:
+            client_ca: Certificates in PEM that must have signed the clients' own; None to ask for none.
 
         Raises:
             BindError: The port cannot be opened.
         """
-        methods = {PROCESS_METHOD.encode(): self._process, **self._health}
-        return await self._start(methods, Limits(max_message_bytes=limits.max_message_bytes), host, port, tls)
+        listening = listen(host, port, flag="--grpc-port")
+        await self._server(limits).serve(listening, None if tls is None else server_contexts(tls, client_ca))
+        return (f"[{host}]" if ":" in host else host) or "[::]", listening.getsockname()[1]
+
+    async def listen_on_unix_socket(self, path: str, *, limits: LimitSettings) -> None:
+        """Open a unix socket for ext_proc and health, without TLS: whoever may open the file may ask.
+
+        Raises:
+            BindError: The socket cannot be opened.
+        """
+        await self._server(limits).serve(listen_unix(path, flag="--grpc-socket"))
 
     async def listen_for_health(self, host: str, port: int) -> tuple[str, int]:
-        """Open a port for health alone, without TLS, as the kubelet's gRPC probes want it."""
-        return await self._start(self._health, Limits(max_message_bytes=65_536), host, port, None)
+        """Open a port for health alone, without TLS, as the kubelet's gRPC probes want it.
+
+        Raises:
+            BindError: The port cannot be opened.
+        """
+        listening = listen(host, port, flag="--grpc-health-port")
+        await self._start(self._health, Limits(max_message_bytes=65_536)).serve(listening)
+        return (f"[{host}]" if ":" in host else host) or "[::]", listening.getsockname()[1]
 
     async def stop(self, grace_s: float) -> None:
         """Tell every peer, wait up to `grace_s` for the running calls, then cut them."""
@@ -214,23 +240,33 @@ class SocketTransport:
         for task in self._ticking:
             task.cancel()
 
-    async def _start(
-        self, methods: Mapping[bytes, Method], limits: Limits, host: str, port: int, tls: KeyPair | CertificateReloader | None
-    ) -> tuple[str, int]:
+    def _server(self, limits: LimitSettings) -> Server:
+        methods = {PROCESS_METHOD.encode(): self._process, **self._health}
+        bounds = Limits(max_message_bytes=limits.max_message_bytes, max_concurrent_streams=limits.max_concurrent_streams)
+        return self._start(methods, bounds, limits.max_connections)
+
+    def _start(self, methods: Mapping[bytes, Method], limits: Limits, max_connections: int = 1_024) -> Server:
         shared = Shared(
             methods=methods,
             limits=limits,
             patience=Patience(),
             observer=self._observer,
             now_s=self._exchange.clock.monotonic_s,
-            max_connections=MAX_CONNECTIONS,
+            max_connections=max_connections,
+            tally=self.tally,
         )
         server = Server(shared)
-        context = None if tls is None else server_context(tls)
-        try:
-            bound = await server.listen(host or None, port, context)
-        except OSError as error:
-            raise BindError(f"port {port}: expected a free port on {host or 'all addresses'}, found: {error}") from None
         self._servers.append(server)
         self._ticking.append(asyncio.create_task(server.run()))
-        return (f"[{host}]" if ":" in host else host) or "[::]", bound
+        if len(self._ticking) == 1:
+            self._ticking.append(asyncio.create_task(self._expire_bodies()))
+        return server
+
+    async def _expire_bodies(self) -> NoReturn:
+        """Give up bodies that stopped before their end."""
+        timeout_s = self._exchange.limits.request_body_timeout_s
+        while True:
+            await asyncio.sleep(min(EXPIRY_CHECK_S, timeout_s / 4))
+            oldest_s = self._exchange.clock.monotonic_s() - timeout_s
+            for call in [call for call in self._collecting if call.heard_at_s <= oldest_s]:
+                call.expire()

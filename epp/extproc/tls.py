@@ -4,6 +4,7 @@ import datetime
 import ssl
 import tempfile
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -84,32 +85,59 @@ def read_key_pair(folder: Path) -> KeyPair:
     return KeyPair(certificate, key)
 
 
-def server_context(tls: "KeyPair | CertificateReloader") -> ssl.SSLContext:
-    """A TLS context that shows the key pair, for HTTP/2; a reloader changes what it shows to later handshakes."""
+def server_context(pair: KeyPair, client_ca: bytes | None = None) -> ssl.SSLContext:
+    """A TLS context for HTTP/2 that shows the key pair.
+
+    Args:
+        client_ca: Certificates in PEM; clients must then show one that is signed by them.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["h2"])
-    if isinstance(tls, KeyPair):
-        _show(context, tls)
-        return context
-    _show(context, tls.current)
-
-    def look(_socket: ssl.SSLObject, _name: str | None, asked: ssl.SSLContext) -> None:
-        pair = tls.changed()
-        if pair is not None:
-            _show(asked, pair)
-
-    context.sni_callback = look
-    return context
-
-
-def _show(context: ssl.SSLContext, pair: KeyPair) -> None:
-    """Python's `ssl` reads key pairs from files only, so they are in one for that moment, readable by nobody else."""
+    if client_ca is not None:
+        context.load_verify_locations(cadata=client_ca.decode("ascii", "replace"))
+        context.verify_mode = ssl.CERT_REQUIRED
+    # Python's `ssl` reads key pairs from files only, so they are in one for this moment, readable by nobody else.
     with tempfile.TemporaryDirectory(prefix="epp-tls-") as folder:
         file = Path(folder) / "pair.pem"
         file.touch(mode=0o600)
         file.write_bytes(pair.certificate + b"\n" + pair.key)
         context.load_cert_chain(file)
+    return context
+
+
+def server_contexts(tls: "KeyPair | CertificateReloader", client_ca: bytes | None = None) -> Callable[[], ssl.SSLContext]:
+    """Gives the context for the next connection: another one when the reloader found another key pair."""
+    if isinstance(tls, KeyPair):
+        only = server_context(tls, client_ca)
+        return lambda: only
+    reloader = tls
+    current = server_context(reloader.current, client_ca)
+
+    def context() -> ssl.SSLContext:
+        nonlocal current
+        pair = reloader.changed()
+        if pair is not None:
+            current = server_context(pair, client_ca)
+        return current
+
+    return context
+
+
+def read_client_ca(file: Path) -> bytes:
+    """The certificates in `file`.
+
+    Raises:
+        ConfigError: It cannot be read, or holds none.
+    """
+    try:
+        text = file.read_bytes()
+        x509.load_pem_x509_certificates(text)
+    except OSError as error:
+        raise ConfigError(f"--client-ca: expected {file} to be readable, found: {error.strerror}") from None
+    except ValueError:
+        raise ConfigError(f"--client-ca: expected certificates in PEM in {file}, found something else") from None
+    return text
 
 
 class CertificateReloader:

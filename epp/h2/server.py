@@ -1,6 +1,7 @@
 """Connections on sockets: an `asyncio.Protocol` that drives `Connection`, and the ports it listens on."""
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ MAX_UNREAD_BYTES = 4 << 20
 """What is written to a peer that does not read, beyond what was there when it stopped: answers to its control frames and
 statuses of its calls, since data waits in the streams. A connection with more is cut."""
 TICK_S = 0.5
+CLOSE_S = 1.0
+"""How long the last words may take to go out when a server closes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +60,11 @@ class Shared:
     tally: Tally = field(default_factory=Tally)
     sockets: set["SocketConnection"] = field(default_factory=set)
 
+    def limit_hit(self, limit: str) -> None:
+        """Count a limit, and tell."""
+        self.tally.hits[limit] += 1
+        self.observer.limit_hit(limit)
+
 
 class SocketConnection(asyncio.Protocol):
     """One connection on a socket."""
@@ -76,7 +84,7 @@ class SocketConnection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)  # uvloop's transports are no subclass
         shared = self._shared
         if len(shared.sockets) >= shared.max_connections:
-            shared.observer.limit_hit("connections")
+            shared.limit_hit("connections")
             self._transport.abort()
             return
         shared.sockets.add(self)
@@ -137,7 +145,7 @@ class SocketConnection(asyncio.Protocol):
             if encrypted:
                 transport.write(encrypted)
         if self.connection.write_paused and transport.get_write_buffer_size() - self._unread_bytes > MAX_UNREAD_BYTES:
-            self._shared.observer.limit_hit("unread_bytes")
+            self._shared.limit_hit("unread_bytes")
             transport.abort()
         elif self.connection.ended:
             transport.close()
@@ -148,11 +156,11 @@ class SocketConnection(asyncio.Protocol):
         connection.expire(now_s)
         if not connection.greeted:
             if now_s - self._began_s > patience.greeting_s:
-                self._shared.observer.limit_hit("greeting")
+                self._shared.limit_hit("greeting")
                 self.abort()
         elif self._asked_s is not None:
             if now_s - self._asked_s > patience.keepalive_answer_s:
-                self._shared.observer.limit_hit("keepalive")
+                self._shared.limit_hit("keepalive")
                 self.abort()
         elif now_s - self._heard_s > patience.keepalive_s:
             self._asked_s = now_s
@@ -194,51 +202,52 @@ class Server:
         self.shared = shared
         self._servers: list[asyncio.Server] = []
 
-    async def listen(self, host: str | None, port: int, context: ssl.SSLContext | None = None) -> int:
-        """Listen on a TCP port (all addresses, IPv4 and IPv6, for None); returns the port.
+    async def serve(self, listening: socket.socket, tls: Callable[[], ssl.SSLContext] | None = None) -> None:
+        """Take connections from a listening socket (TCP or unix), which this server closes.
 
-        Raises:
-            OSError: The port cannot be opened.
+        Args:
+            tls: Gives the TLS context of the next connection; None for plaintext.
         """
-        server = await asyncio.get_running_loop().create_server(
-            lambda: SocketConnection(self.shared, context), host, port, backlog=1024, reuse_address=True
-        )
-        self._servers.append(server)
-        return int(server.sockets[0].getsockname()[1])
+        loop = asyncio.get_running_loop()
 
-    async def listen_unix(self, path: str, context: ssl.SSLContext | None = None) -> None:
-        """Listen on a unix socket.
+        def connection() -> SocketConnection:
+            return SocketConnection(self.shared, None if tls is None else tls())
 
-        Raises:
-            OSError: The socket cannot be opened.
-        """
-        self._servers.append(
-            await asyncio.get_running_loop().create_unix_server(lambda: SocketConnection(self.shared, context), path)
-        )
+        if listening.family is socket.AF_UNIX:
+            self._servers.append(await loop.create_unix_server(connection, sock=listening))
+        else:
+            self._servers.append(await loop.create_server(connection, sock=listening))
 
     @property
     def open_streams(self) -> int:
         """Calls that have not ended, over all connections."""
-        return sum(len(socket.connection.streams) for socket in self.shared.sockets)
+        return sum(len(connection.connection.streams) for connection in self.shared.sockets)
 
     async def run(self) -> NoReturn:
         """Look at the clock for all connections; ends by cancellation."""
         while True:
             await asyncio.sleep(TICK_S)
             now_s = self.shared.now_s()
-            for socket in tuple(self.shared.sockets):
-                socket.tick(now_s)
+            for connection in tuple(self.shared.sockets):
+                connection.tick(now_s)
 
     def announce_shutdown(self) -> None:
         """First step of a graceful end on every connection."""
-        for socket in tuple(self.shared.sockets):
-            socket.connection.announce_shutdown()
-            socket.flush()
+        for connection in tuple(self.shared.sockets):
+            connection.connection.announce_shutdown()
+            connection.flush()
 
     async def close(self) -> None:
         """Take no more connections and end those that are open."""
         for server in self._servers:
             server.close()
-        for socket in tuple(self.shared.sockets):
-            socket.close()
+        for connection in tuple(self.shared.sockets):
+            connection.close()
         self._servers.clear()
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                while self.shared.sockets:
+                    await asyncio.sleep(0.001)
+        except TimeoutError:
+            for connection in tuple(self.shared.sockets):
+                connection.abort()

@@ -1,6 +1,6 @@
 """All counting of the process behind one object, told in the words of those who call it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -113,6 +113,10 @@ class Metrics:
     def read_buffered_bytes_from(self, held: Callable[[], int]) -> None:
         """Ask `held` at each reading of the metrics for the bytes of bodies that are held then."""
         self._picker.buffered_bytes = held
+
+    def read_wire_limits_from(self, hits: Callable[[], Mapping[str, int]]) -> None:
+        """Ask `hits` at each reading of the metrics how often each limit of the gRPC port was hit."""
+        self._picker.wire_limits = hits
 
     def expect_tls_handshakes(self) -> None:
         """The transport can tell failed handshakes: show their number from now on, starting at 0."""

@@ -1,7 +1,7 @@
 """What the picker itself does and costs, over all endpoints and models."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -72,6 +72,7 @@ class PickerMetrics:
         self.config_valid = True
         self.build: Build | None = None
         self.buffered_bytes: Callable[[], int] | None = None
+        self.wire_limits: Callable[[], Mapping[str, int]] | None = None
 
     def collect(self) -> Iterator[Metric]:
         """The families, read by the registry."""
@@ -113,11 +114,15 @@ class PickerMetrics:
                 "Connections to the ext_proc port that ended in the TLS handshake.",
                 self.tls_handshake_failures,
             )
+        if self.wire_limits is not None:
+            yield _labelled(
+                "epp_wire_limits_total", "Limits of the gRPC port that peers hit, by limit.", "limit", self.wire_limits()
+            )
         if self.build is not None:
             yield from _build(self.build)
 
 
-def _labelled(name: str, sentence: str, label: str, counts: dict[str, int]) -> Metric:
+def _labelled(name: str, sentence: str, label: str, counts: Mapping[str, int]) -> Metric:
     family = CounterMetricFamily(name, sentence, labels=(label,))
     for value, count in counts.items():
         family.add_metric((value,), count)

@@ -110,7 +110,7 @@ def test_deprecated_flags_for_the_metrics_page_still_work(monkeypatch: pytest.Mo
         ([*ENDPOINT, "--grpc-port", "http"], "--grpc-port: expected a port from 0 to 65535, found 'http'"),
         ([*ENDPOINT, "--drain-timeout", "30"], "--drain-timeout: expected a duration such as 50ms, 2s or 1m, found '30'"),
         ([*ENDPOINT, "--secure-serving=maybe"], "--secure-serving: expected true or false, found 'maybe'"),
-        ([*ENDPOINT, "--transport", "pigeon"], "--transport: expected one of grpcio, found 'pigeon'"),
+        ([*ENDPOINT, "--transport", "pigeon"], "--transport: expected one of socket, grpcio, found 'pigeon'"),
         ([*ENDPOINT, "--endpoints-file", "x"], "expected exactly one of"),
         ([], "expected exactly one of"),
         ([*ENDPOINT, "--config-file", "a", "--config-text", "b"], "expected --config-file or --config-text, found both"),

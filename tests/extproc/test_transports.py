@@ -1,9 +1,9 @@
-"""The reference transport over real sockets, with grpcio's own client."""
+"""Both transports over real sockets, with grpcio's own client: whatever one answers, the other answers too."""
 
 import asyncio
 import datetime
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from epp.extproc.exchange import Exchange
 from epp.extproc.grpcio_transport import GrpcioTransport
 from epp.extproc.health import Health
 from epp.extproc.names import EXT_PROC_SERVICE
+from epp.extproc.socket_transport import SocketTransport
 from epp.extproc.tls import CertificateReloader, KeyPair, self_signed
 from epp.lifecycle import Lifecycle, Phase
 from epp.pb.envoy.config.core.v3.base_pb2 import HeaderMap, HeaderValue
@@ -37,6 +38,8 @@ HEADERS = ProcessingRequest(
 )
 GET = ProcessingRequest(request_headers=HttpHeaders(end_of_stream=True))
 
+Transport = GrpcioTransport | SocketTransport
+
 
 def body(piece: bytes, *, end: bool = True) -> ProcessingRequest:
     return ProcessingRequest(request_body=HttpBody(body=piece, end_of_stream=end))
@@ -45,7 +48,7 @@ def body(piece: bytes, *, end: bool = True) -> ProcessingRequest:
 class Served:
     """A running transport and a channel to it."""
 
-    def __init__(self, transport: GrpcioTransport, lifecycle: Lifecycle, port: int, channel: grpc.aio.Channel) -> None:
+    def __init__(self, transport: Transport, lifecycle: Lifecycle, port: int, channel: grpc.aio.Channel) -> None:
         self.transport = transport
         self.lifecycle = lifecycle
         self.port = port
@@ -69,10 +72,39 @@ class Served:
         return status
 
 
+class Connections:
+    """Hears of connections that came to nothing."""
+
+    def __init__(self) -> None:
+        self.failures: list[str] = []
+
+    def handshake_failed(self, why: str) -> None:
+        self.failures.append(why)
+
+    def limit_hit(self, limit: str) -> None:
+        self.failures.append(limit)
+
+
+@pytest.fixture(params=["socket", "grpcio"], autouse=True)
+def transport_name(request: pytest.FixtureRequest) -> Iterator[str]:
+    NAME.append(request.param)
+    yield request.param
+    NAME.pop()
+
+
+NAME: list[str] = []
+
+
+def make_transport(exchange: Exchange, health: Health) -> Transport:
+    if NAME[-1] == "grpcio":
+        return GrpcioTransport(exchange, health)
+    return SocketTransport(exchange, health, observer=Connections())
+
+
 @asynccontextmanager
 async def served(exchange: Exchange, tls: KeyPair | CertificateReloader | None = None) -> AsyncIterator[Served]:
     lifecycle = Lifecycle()
-    transport = GrpcioTransport(exchange, Health(lifecycle, ["my-alias"]))
+    transport = make_transport(exchange, Health(lifecycle, ["my-alias"]))
     _, port = await transport.listen("127.0.0.1", 0, limits=exchange.limits, tls=tls)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         yield Served(transport, lifecycle, port, channel)
@@ -137,7 +169,7 @@ async def test_resets_after_the_pick_are_normal_ends(caplog: pytest.LogCaptureFi
 async def test_a_body_whose_end_never_comes_is_answered_408_and_its_memory_returns() -> None:
     """Field report 16: bounded wait, bounded memory."""
     bench = Bench()
-    exchange = replace(bench.exchange, limits=LimitSettings(request_body_timeout_s=0.1))
+    exchange = replace(bench.exchange, limits=LimitSettings(request_body_timeout_s=0.1), clock=SystemClock())
     async with served(exchange) as server:
         call = server.process()
         await call.write(HEADERS)
@@ -227,8 +259,8 @@ async def test_watch_tells_each_change_once() -> None:
 
 async def test_a_taken_port_is_named() -> None:
     async with served(Bench().exchange) as server:
-        other = GrpcioTransport(Bench().exchange, Health(Lifecycle()))
-        with pytest.raises(BindError, match=f"port {server.port}: expected a free port on 127.0.0.1, found"):
+        other = make_transport(Bench().exchange, Health(Lifecycle()))
+        with pytest.raises(BindError, match=rf"expected .* free port .*\b{server.port}\b|{server.port}: expected a free port"):
             await other.listen("127.0.0.1", server.port, limits=LimitSettings(), tls=None)
 
 

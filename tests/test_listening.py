@@ -1,12 +1,12 @@
-"""Sockets of the admin port."""
+"""Listening sockets."""
 
 import errno
 import socket
 
 import pytest
 
-from epp.admin.listening import listen
 from epp.errors import BindError
+from epp.listening import listen
 
 needs_ipv6 = pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
 
@@ -21,7 +21,7 @@ def reaches(host: str, port: int) -> bool:
 
 @needs_ipv6
 def test_no_host_means_both_families_on_one_port() -> None:
-    with listen("", 0) as listener:
+    with listen("", 0, flag="--metrics-port") as listener:
         port = listener.getsockname()[1]
 
         assert reaches("127.0.0.1", port)
@@ -30,19 +30,19 @@ def test_no_host_means_both_families_on_one_port() -> None:
 
 @needs_ipv6
 def test_a_host_means_that_address_alone() -> None:
-    with listen("127.0.0.1", 0) as listener:
+    with listen("127.0.0.1", 0, flag="--metrics-port") as listener:
         port = listener.getsockname()[1]
 
         assert reaches("127.0.0.1", port)
         assert not reaches("::1", port)
-    with listen("::1", 0) as listener:
+    with listen("::1", 0, flag="--metrics-port") as listener:
         assert reaches("::1", listener.getsockname()[1])
 
 
 def test_a_machine_without_ipv6_listens_on_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
 
-    with listen("", 0) as listener:
+    with listen("", 0, flag="--metrics-port") as listener:
         assert listener.family is socket.AF_INET
         assert reaches("127.0.0.1", listener.getsockname()[1])
 
@@ -58,18 +58,18 @@ def test_ipv6_that_is_switched_off_is_left_out(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: True)
     monkeypatch.setattr(socket, "create_server", without_ipv6)
 
-    with listen("", 0) as listener:
+    with listen("", 0, flag="--metrics-port") as listener:
         assert listener.family is socket.AF_INET
 
 
 def test_a_taken_port_is_an_error_that_names_it() -> None:
-    with listen("127.0.0.1", 0) as listener:
+    with listen("127.0.0.1", 0, flag="--metrics-port") as listener:
         port = listener.getsockname()[1]
 
         with pytest.raises(BindError, match=rf"--metrics-port: expected .*, found 127\.0\.0\.1 port {port}: .*in use"):
-            listen("127.0.0.1", port)
+            listen("127.0.0.1", port, flag="--metrics-port")
 
 
 def test_a_host_that_is_no_address_is_an_error() -> None:
     with pytest.raises(BindError, match=r"found 999\.0\.0\.1 port 0"):
-        listen("999.0.0.1", 0)
+        listen("999.0.0.1", 0, flag="--metrics-port")
