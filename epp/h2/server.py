@@ -108,7 +108,7 @@ class SocketConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._shared.sockets.discard(self)
-        if self._tls is not None and not self._tls.established and self._heard_s > self._began_s:
+        if self._tls is not None and not self._tls.established and self._tls.heard:
             self._shared.observer.handshake_failed("the peer went away in the handshake")
             self._tls = None
         self.connection.lost()

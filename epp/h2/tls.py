@@ -21,12 +21,13 @@ class TlsPipe:
     """The server's end of one TLS connection.
 
     Attributes:
+        heard: The peer has sent something.
         established: The handshake is done.
     """
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self.established = False
-        self._heard = False
+        self.heard = False
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
@@ -37,9 +38,9 @@ class TlsPipe:
         Raises:
             HandshakeError: The handshake failed, or the peer broke TLS later.
         """
-        if not self._heard and data:
+        if not self.heard and data:
             # Only the first byte tells: in TLS 1.3 the client's second flight begins with other records.
-            self._heard = True
+            self.heard = True
             if data[0] != TLS_HANDSHAKE:
                 raise HandshakeError("expected TLS, found plaintext")
         self._incoming.write(data)
