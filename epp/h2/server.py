@@ -246,7 +246,7 @@ class Server:
         self._servers.clear()
         try:
             async with asyncio.timeout(CLOSE_S):
-                while self.shared.sockets:
+                while self.shared.sockets:  # noqa: ASYNC110 - each goes when its own transport has ended
                     await asyncio.sleep(0.001)
         except TimeoutError:
             for connection in tuple(self.shared.sockets):

@@ -19,6 +19,11 @@ REMEMBERED_LABELS = 4096
 LONGEST_REMEMBERED_BYTES = 2048
 """Longer label blocks are parsed each time, so that what is remembered stays under 10 MB."""
 
+WHOLE_EVERY_READS = 16
+"""A page is looked through whole once in so many reads, so that families that are new on it are found."""
+DRIFT_BYTES = 512
+"""How far a line may have moved against its neighbour before it."""
+
 _NAME = r"[a-zA-Z_][a-zA-Z0-9_]*+"
 _VALUE = r'[^"\\\n]*+(?:\\[^\n][^"\\\n]*+)*+'
 _PAIR = re.compile(rf'({_NAME})[ \t]*+=[ \t]*+"({_VALUE})"')
@@ -62,6 +67,23 @@ class Samples(NamedTuple):
     bad_lines: int
 
 
+class PageLayout:
+    """Where the wanted lines stood on the last page of one server; filled and used by `SampleFinder.find`.
+
+    Attributes:
+        heads: Name and labels of each line, from the line feed before them to the value behind them.
+        offsets: Where each of them began.
+        reads: Pages that were read by it since the last one that was looked through whole.
+    """
+
+    __slots__ = ("heads", "offsets", "reads")
+
+    def __init__(self) -> None:
+        self.heads: list[tuple[bytes, bytes, Labels]] = []
+        self.offsets: list[int] = []
+        self.reads = 0
+
+
 class SampleFinder:
     """Finds the samples of certain names, matched exactly, on any number of pages."""
 
@@ -72,12 +94,27 @@ class SampleFinder:
         self._others = re.compile(rb"\n" + self._first.pattern)
         self._labels: dict[bytes, Labels] = {}
 
-    def find(self, page: bytes) -> Samples:
-        """The samples of the wanted names. Any bytes may be given; what is no sample is counted, never raised."""
+    def find(self, page: bytes, layout: PageLayout | None = None) -> Samples:
+        """The samples of the wanted names. Any bytes may be given; what is no sample is counted, never raised.
+
+        Args:
+            layout: Memory of the server that the page is from. Between two scrapes values change, lines hardly: with it
+                most pages are not looked through but read at the places of the last one. A series that is new among
+                others of its family is seen at once, a family that is new within `WHOLE_EVERY_READS` pages.
+        """
+        if layout is not None and layout.heads and layout.reads < WHOLE_EVERY_READS:
+            again = self._find_again(page, layout)
+            if again is not None:
+                layout.reads += 1
+                return again
+        return self._find_in_whole(page, layout)
+
+    def _find_in_whole(self, page: bytes, layout: PageLayout | None) -> Samples:
         families: dict[str, list[Sample]] = {}
         bad_lines = 0
         if not self._names:
             return Samples(families, 0)
+        places: list[tuple[int, bytes, bytes, Labels]] = []
         first = self._first.match(page)
         heads = self._others.finditer(page)
         for head in heads if first is None else chain((first,), heads):
@@ -87,7 +124,36 @@ class SampleFinder:
                 bad_lines += 1
                 continue
             families.setdefault(self._names[head[1]], []).append(Sample(labels, float(rest[1])))
+            places.append((head.start(), page[head.start() : end], head[1], labels))
+        if layout is not None:
+            usable = first is None and not bad_lines
+            layout.heads = [(line, name, labels) for _, line, name, labels in places] if usable else []
+            layout.offsets = [start for start, *_ in places]
+            layout.reads = 0
         return Samples(families, bad_lines)
+
+    def _find_again(self, page: bytes, layout: PageLayout) -> Samples | None:
+        """Read the lines where they stood, moved by what values before them grew; None when anything else changed."""
+        families: dict[str, list[Sample]] = {}
+        offsets: list[int] = []
+        drift, after, before_name = 0, -1, b""
+        for (line, name, labels), offset in zip(layout.heads, layout.offsets, strict=True):
+            guess = offset + drift
+            at = page.find(line, max(0, guess - DRIFT_BYTES), guess + DRIFT_BYTES + len(line))
+            rest = None if at < 0 else _REST_OF_SAMPLE.match(page, at + len(line))
+            if rest is None:
+                return None
+            if at != after and (
+                _names_line(page, after + 1, before_name) or _names_line(page, page.rfind(b"\n", 0, at) + 1, name)
+            ):
+                return None  # another series beside those that are known
+            drift, after, before_name = at - offset, rest.end() - 1, name
+            offsets.append(at)
+            families.setdefault(self._names[name], []).append(Sample(labels, float(rest[1])))
+        if _names_line(page, after + 1, before_name):
+            return None
+        layout.offsets = offsets
+        return Samples(families, 0)
 
     def _labels_at(self, page: bytes, start: int) -> tuple[Labels, int]:
         """The labels that stand at `start`, and where they end; none and `start` when there is no whole block of them."""
@@ -104,6 +170,13 @@ class SampleFinder:
                 self._labels.clear()
             self._labels[block[1]] = labels
         return labels, block.end()
+
+
+def _names_line(page: bytes, start: int, name: bytes) -> bool:
+    """Whether the line at `start` is a sample of `name`."""
+    return (
+        bool(name) and page.startswith(name, start) and page[start + len(name) : start + len(name) + 1] in (b"{", b" ", b"\t")
+    )
 
 
 def _unescape(value: str) -> str:

@@ -5,7 +5,7 @@ takes nothing away from other readers comes first.
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from yarl import URL
 
@@ -15,6 +15,7 @@ from epp.pool.metrics import EndpointMetrics
 from epp.scrape.catalog import EngineCatalog
 from epp.scrape.engines.engine import Engine
 from epp.scrape.engines.page import Discarded, PageError, PageUnchangedError, Source
+from epp.scrape.exposition import PageLayout
 from epp.scrape.fetch import MetricsPage
 from epp.scrape.reasons import Reason, ScrapeError
 
@@ -38,11 +39,16 @@ class TakenPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Located:
-    """Where and how an endpoint is read from now on."""
+    """Where and how an endpoint is read from now on.
+
+    Attributes:
+        layout: Where the wanted lines stood on its last page.
+    """
 
     engine: Engine
     source: Source
     url: URL
+    layout: PageLayout = field(default_factory=PageLayout, compare=False, repr=False)
 
 
 def metrics_url(spec: EndpointSpec, source: Source, settings: ScrapeSettings) -> URL:
@@ -64,7 +70,7 @@ def read_page(located: Located, page: MetricsPage, discarded: Discarded) -> Endp
         ScrapeError: The page is not what this engine's pages look like.
     """
     try:
-        return located.engine.read(located.source, page.body, discarded)
+        return located.engine.read(located.source, page.body, discarded, located.layout)
     except PageUnchangedError:
         return None
     except PageError as error:

@@ -91,6 +91,7 @@ class Scraper:
         self._sleep = sleep
         self._located: Located | None = None
         self._process_start: bytes | str | None = None
+        self._process_start_at = 0
         self._failing_since_s: float | None = None
         self._requests = 0
         self._reads = 0
@@ -173,8 +174,13 @@ class Scraper:
 
     def _note_process_start(self, page: MetricsPage) -> None:
         """The numbers of a process that is no more mean nothing, even while the new one gives none."""
+        known = self._process_start
+        if isinstance(known, bytes) and page.body.find(known, self._process_start_at, self._process_start_at + 2_048) >= 0:
+            return  # where it stood before, or nearly there
         start = page.process_start or _process_start_line(page.body)
-        if start is None or start == self._process_start:
+        if isinstance(start, bytes):
+            self._process_start_at = max(0, page.body.find(start) - 1_024)
+        if start is None or start == known:
             return
         if self._process_start is not None:
             self.endpoint.forget_metrics()

@@ -10,7 +10,7 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from epp.scrape import exposition
-from epp.scrape.exposition import Sample, SampleFinder, looks_like_exposition
+from epp.scrape.exposition import WHOLE_EVERY_READS, PageLayout, Sample, SampleFinder, looks_like_exposition
 from tests.scrape.pages import FOLDER, sample_page
 
 
@@ -378,3 +378,52 @@ def test_the_cost_of_a_page_hardly_grows_with_lines_that_nobody_wants() -> None:
     everything = SampleFinder({line.partition(b"{")[0].decode() for line in page.split(b"\n") if line[:1] not in (b"", b"#")})
     assert cost_s(finder, page) < cost_s(everything, page) / 5
     assert cost_s(finder, page + buckets) < cost_s(finder, page) * 3
+
+
+# ── reading where the lines stood on the last page ──
+
+FILLER = "".join(f'other_bucket{{le="{n}"}} {n}\n' for n in range(40))
+
+
+def laid_out(**values: object) -> bytes:
+    return (
+        f'{FILLER}# TYPE a gauge\na{{rank="0"}} {values.get("a0", 1)}\na{{rank="1"}} {values.get("a1", 2)}\n'
+        f"{values.get('beside', '')}{FILLER}b {values.get('b', 3)}\n{values.get('extra', '')}"
+    ).encode()
+
+
+@given(st.lists(st.tuples(*(3 * [st.floats(allow_nan=False) | st.integers()])), min_size=1, max_size=30))
+def test_a_page_whose_values_changed_reads_the_same_with_and_without_memory(pages: list[tuple[float, float, float]]) -> None:
+    finder, layout = SampleFinder(["a", "b"]), PageLayout()
+    for a0, a1, b in pages:
+        page = laid_out(a0=a0, a1=a1, b=b)
+        assert finder.find(page, layout) == SampleFinder(["a", "b"]).find(page)
+
+
+@pytest.mark.parametrize("beside", ['a{rank="2"} 7\n', "a 7\n", 'a{x="y"}\t7\n'])
+def test_a_series_that_is_new_in_its_family_is_seen_at_once(beside: str) -> None:
+    finder, layout = SampleFinder(["a", "b"]), PageLayout()
+    finder.find(laid_out(), layout)
+    assert len(finder.find(laid_out(beside=beside), layout).families["a"]) == 3
+
+
+def test_a_series_that_went_away_is_not_remembered() -> None:
+    finder, layout = SampleFinder(["a", "b"]), PageLayout()
+    finder.find(laid_out(beside='a{rank="2"} 7\n'), layout)
+    assert len(finder.find(laid_out(), layout).families["a"]) == 2
+    assert finder.find(b"", layout).families == {}
+
+
+def test_a_family_that_is_new_on_the_page_is_found_within_a_few_reads() -> None:
+    finder, layout = SampleFinder(["a", "b", "c"]), PageLayout()
+    finder.find(laid_out(), layout)
+    found = ["c" in finder.find(laid_out(extra="c 5\n"), layout).families for _ in range(WHOLE_EVERY_READS + 1)]
+    assert found[-1]
+
+
+@given(st.binary(max_size=400))
+def test_memory_of_any_page_and_any_page_after_it_raise_nothing(rest: bytes) -> None:
+    finder, layout = SampleFinder(["a", "b"]), PageLayout()
+    finder.find(laid_out(), layout)
+    finder.find(laid_out()[:900] + rest, layout)
+    finder.find(rest, layout)

@@ -7,7 +7,7 @@ from epp.pool.metrics import EndpointMetrics
 from epp.scrape.engines.exposition_page import ExpositionPage
 from epp.scrape.engines.json_page import JsonPage, excerpt
 from epp.scrape.engines.page import Discarded, PageError, PageFormat, Source, unseen
-from epp.scrape.exposition import looks_like_exposition
+from epp.scrape.exposition import PageLayout, looks_like_exposition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,13 +30,16 @@ class Engine:
     exposition: ExpositionPage | None = None
     json: JsonPage | None = None
 
-    def read(self, source: Source, page: bytes, discarded: Discarded = unseen) -> EndpointMetrics:
+    def read(
+        self, source: Source, page: bytes, discarded: Discarded = unseen, layout: PageLayout | None = None
+    ) -> EndpointMetrics:
         """What a page of `source` says; a quantity that is not on it, or not with a value that can be right, is None.
 
         Args:
             source: Where the page was read, one of `sources` or another one of the same format.
             page: Any bytes.
             discarded: Told each line and value that was left out.
+            layout: Memory of the server that the page is from, which makes reading an exposition page cheaper.
 
         Raises:
             PageUnchangedError: There is nothing new; the last metrics still hold.
@@ -48,7 +51,7 @@ class Engine:
             return self.json.read(page, discarded)
         if self.exposition is None:
             raise PageError("garbage", f"{self.name} has no metrics page")
-        metrics = self.exposition.read(page, discarded)
+        metrics = self.exposition.read(page, discarded, layout)
         if metrics is not None:
             return metrics
         _judge_page_without_metrics(page, may_be_empty=self.exposition.may_be_empty)

@@ -6,7 +6,7 @@ from epp.pool.metrics import EndpointMetrics, LoraState
 from epp.scrape.engines.lora import read_lora
 from epp.scrape.engines.page import Discarded, Fault
 from epp.scrape.engines.quantity import Alternatives, Rule, Series, Term, read_by_engine, read_number
-from epp.scrape.exposition import SampleFinder
+from epp.scrape.exposition import PageLayout, SampleFinder
 from epp.scrape.selector import Selector
 
 AGREES_WITHIN_RATIO = 0.02
@@ -50,9 +50,13 @@ class ExpositionPage:
         selectors = [term.selector for term in (*terms, *(self.kv_used_of or ()))]
         return frozenset(selector.name for selector in (*selectors, *((self.lora,) if self.lora else ())))
 
-    def read(self, page: bytes, discarded: Discarded) -> EndpointMetrics | None:
-        """What the page says, or None when no wanted name is on it."""
-        series, bad_lines = self._finder.find(page)
+    def read(self, page: bytes, discarded: Discarded, layout: PageLayout | None = None) -> EndpointMetrics | None:
+        """What the page says, or None when no wanted name is on it.
+
+        Args:
+            layout: Memory of the server that the page is from.
+        """
+        series, bad_lines = self._finder.find(page, layout)
         for _ in range(bad_lines):
             discarded(Fault.BAD_LINE)
         if not series and not bad_lines:
