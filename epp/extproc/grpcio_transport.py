@@ -24,6 +24,16 @@ from epp.pb.grpc.health.v1.health_pb2 import HealthCheckRequest, HealthCheckResp
 
 HEALTH_SERVICE = "grpc.health.v1.Health"
 
+_STREAM_WINDOW_BYTES = 256 << 10
+"""What a peer may send on a stream ahead of our reading."""
+_EVERY_PORT = (
+    ("grpc.so_reuseport", 0),
+    # Left to itself, gRPC widens the windows of a fast peer to many MiB a stream. It would take in whole answers that a
+    # slow client does not read (15 MB each were seen), instead of letting back-pressure reach the model server.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", _STREAM_WINDOW_BYTES),
+)
+
 Context = grpc.aio.ServicerContext[bytes, bytes]
 
 
@@ -77,7 +87,7 @@ class GrpcioTransport:
     ) -> tuple[str, int]:
         problem = ""
         for literal in (f"[{host}]" if ":" in host else host,) if host else ("[::]", "0.0.0.0"):  # noqa: S104
-            server = grpc.aio.server(options=(("grpc.so_reuseport", 0), *options))
+            server = grpc.aio.server(options=(*_EVERY_PORT, *options))
             server.add_generic_rpc_handlers(handlers)
             address = f"{literal}:{port}"
             try:
