@@ -137,7 +137,7 @@ class ScrapeSettings:
     timeout_s: float = setting(kinds.duration(minimum_s=0.01), 1.0, "How long one scrape may take.", key="scrape.timeout")
     max_rate_per_second: float = setting(
         kinds.number(minimum=1),
-        400.0,
+        200.0,
         "Upper bound of scrapes per second over all endpoints; intervals stretch to keep it.",
         key="scrape.maxRatePerSecond",
     )

@@ -56,6 +56,7 @@ class Metrics:
     def picked(self, duration_s: float, endpoint_name: str, address: str, model: str) -> None:
         """A decision chose the endpoint `endpoint_name` at `address` for `model` (as the request names it)."""
         self._picker.pick_s.observe(duration_s)
+        self._picker.admitted_at_once += 1
         self._endpoints.picked(endpoint_name, address, model)
 
     def not_picked(self, duration_s: float, code: str, model: str) -> None:

@@ -25,6 +25,11 @@ _BODY_READ = HistogramName(
     "From a request's headers to the end of its body, which the client and Envoy decide.",
     counted_in=buckets.BODY_READ_S,
 )
+_QUEUE = HistogramName(
+    "epp_queue_duration_seconds",
+    "How long requests waited to be let in before their pick; 0 for those that were let in at once.",
+    counted_in=buckets.QUEUE_S,
+)
 _PROCESSING = HistogramName(
     "llm_d_epp_request_processing_duration_seconds", "From a request's headers to its pick.", counted_in=buckets.PROCESSING_S
 )
@@ -59,6 +64,7 @@ class PickerMetrics:
 
     def __init__(self) -> None:
         self.pick_s = Distribution(buckets.PICK_S)
+        self.admitted_at_once = 0
         self.body_read_s = Distribution(buckets.BODY_READ_S)
         self.processing_s = Distribution(buckets.PROCESSING_S)
         self.scrape_s = Distribution(buckets.SCRAPE_S)
@@ -78,6 +84,8 @@ class PickerMetrics:
         """The families, read by the registry."""
         for name in _PICK_NAMES:
             yield name.family([((), self.pick_s)])
+        yield _QUEUE.family([((), _all_at_once(self.admitted_at_once))])
+        yield GaugeMetricFamily("epp_prefix_index_bytes", "Memory of the prefix index; 0 while no scorer keeps one.", 0)
         yield _BODY_READ.family([((), self.body_read_s)])
         yield _PROCESSING.family([((), self.processing_s)])
         yield _SCRAPE.family([((), self.scrape_s)])
@@ -120,6 +128,12 @@ class PickerMetrics:
             )
         if self.build is not None:
             yield from _build(self.build)
+
+
+def _all_at_once(requests: int) -> Distribution:
+    distribution = Distribution(buckets.QUEUE_S)
+    distribution.counts[0] = requests
+    return distribution
 
 
 def _labelled(name: str, sentence: str, label: str, counts: Mapping[str, int]) -> Metric:
