@@ -42,9 +42,12 @@ class Pick:
         self._clock = clock
         self._endpoint: Endpoint | None = chosen[0]
         self._answered = False
-        self.addresses: tuple[EndpointAddress, ...] = tuple(e.address for e in chosen)
-        self.choice = self.addresses[0]
-        self.destination = self.choice if len(chosen) == 1 else ",".join(self.addresses)
+        self.choice = chosen[0].spec.address
+        self.addresses: tuple[EndpointAddress, ...] = (self.choice,)
+        self.destination: str = self.choice
+        if len(chosen) > 1:
+            self.addresses = tuple(e.address for e in chosen)
+            self.destination = ",".join(self.addresses)
         pool.count_pick(chosen[0])
 
     def served_by(self, address: str) -> bool:

@@ -245,7 +245,6 @@ class Session:
         outcome, headers = self.outcome, self._headers
         request = InferenceRequest(
             request_id=self.request_id,
-            path=headers.get(":path", ""),
             headers=headers,
             model=outcome.model or None,
             subset=self._subset,

@@ -10,14 +10,12 @@ class InferenceRequest:
 
     Attributes:
         request_id: For people who look for it in logs and in `/api/v1/picks`.
-        path: As sent by the client, with the query.
-        headers: First value of each header, lower-case names.
+        headers: First value of each header, lower-case names, pseudo-headers included.
         model: Name of the model asked for; None when the body names none or was not read.
         subset: Addresses the request may go to, each `ip` or `ip:port`; None means all.
     """
 
     request_id: str
-    path: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
     model: str | None = None
     subset: frozenset[str] | None = None

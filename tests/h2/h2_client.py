@@ -15,6 +15,7 @@ from h2.events import (
     Event,
     PingAckReceived,
     ResponseReceived,
+    SettingsAcknowledged,
     StreamEnded,
     StreamReset,
     TrailersReceived,
@@ -92,6 +93,7 @@ class H2Client:
         self.answers: dict[int, Answer] = {}
         self.pings_answered: list[bytes] = []
         self.goaways: list[ConnectionTerminated] = []
+        self.unacknowledged_settings = 1
         self.to_server = bytearray()
         self.to_client = bytearray()
 
@@ -150,6 +152,12 @@ class H2Client:
         if end:
             self.h2.end_stream(stream_id)
 
+    def change(self, settings: Mapping[SettingCodes | int, int]) -> None:
+        """Send SETTINGS; `h2` mixes up the acknowledgements of those that are on their way together, so one at a time."""
+        assert not self.unacknowledged_settings
+        self.unacknowledged_settings += 1
+        self.h2.update_settings(dict(settings))
+
     def read(self, stream_id: int) -> None:
         """Give back the windows of what has come on a stream."""
         answer = self.answers[stream_id]
@@ -177,6 +185,8 @@ class H2Client:
                 self.answers[stream_id].reset_code = int(code or 0)
             case PingAckReceived(ping_data=payload):
                 self.pings_answered.append(payload or b"")
+            case SettingsAcknowledged():
+                self.unacknowledged_settings -= 1
             case ConnectionTerminated():
                 self.goaways.append(event)
             case _:

@@ -17,7 +17,10 @@ class EndpointHealthFilter:
         self.name = name
 
     def keep(self, request: InferenceRequest, candidates: Sequence[Endpoint], moment: Moment) -> Sequence[Endpoint]:
-        if not any(e.health.demoted_because for e in candidates):
+        for e in candidates:
+            if e.health.demoted_because is not None:
+                break
+        else:
             return candidates
         well = [e for e in candidates if not e.health.demoted_because]
         if not well:

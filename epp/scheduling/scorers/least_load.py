@@ -33,12 +33,12 @@ class LeastLoadScorer:
     def costs(self, candidates: Sequence[Endpoint], now_s: float) -> list[float]:
         """The cost of each candidate, ≥ 0, with ramp-up and missing knowledge taken into account."""
         costs = [e.cost for e in candidates]
-        oldest_s = now_s - self._staleness_s
+        oldest_s, ramping_from_s = now_s - self._staleness_s, now_s - RAMP_UP_S
         unknown: list[int] = []
         for i, e in enumerate(candidates):
             if e.known_at_s < oldest_s and not _is_read_slowly(e, now_s):
                 unknown.append(i)
-            if e.ramps_up_from_s > now_s - RAMP_UP_S:
+            if e.ramps_up_from_s > ramping_from_s:
                 costs[i] /= self._ramp(now_s - e.ramps_up_from_s)
         if unknown and len(unknown) < len(costs):
             skip = set(unknown)
