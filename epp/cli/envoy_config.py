@@ -9,7 +9,7 @@ from click.core import ParameterSource
 
 from epp.config import kinds
 from epp.config.kinds import Kind
-from epp.envoy.options import BodyMode, EnvoyOptions, HostPort
+from epp.envoy.options import BodyMode, EnvoyOptions, HostPort, parse_epp_address
 from epp.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -53,6 +53,9 @@ class _Read(_ParamType):
 
 
 _ADDRESS = _Read(Kind("host:port", "host:port, IPv6 in brackets, port from 0 to 65535", HostPort.parse))
+_EPP_ADDRESS = _Read(
+    Kind("host:port|unix:/path", "host:port, IPv6 in brackets, port from 0 to 65535, or unix:/path", parse_epp_address)
+)
 _ADDRESS_OR_NONE = _Read(
     Kind(
         "host:port|none",
@@ -79,8 +82,9 @@ def _switch(name: str, sentence: str, *, default: bool = False) -> Callable[[Any
 
 
 @click.command("envoy-config")
-@click.option("--epp", type=_ADDRESS, multiple=True, default=["127.0.0.1:9002"], show_default=True,
-              help="ext_proc address of the endpoint picker (IP or DNS name); may be repeated for replicas.")  # fmt: skip
+@click.option("--epp", type=_EPP_ADDRESS, multiple=True, default=["127.0.0.1:9002"], show_default=True,
+              help="ext_proc address of the endpoint picker (IP, DNS name, or unix:/path of a picker beside this Envoy); "
+              "may be repeated for replicas.")  # fmt: skip
 @click.option("--listen", type=_ADDRESS, default="0.0.0.0:8081", show_default=True, help="Address for clients.")
 @click.option("--admin", type=_ADDRESS_OR_NONE, default="127.0.0.1:19000", show_default=True,
               help="Address of Envoy's admin pages, or none.")  # fmt: skip

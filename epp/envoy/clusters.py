@@ -12,7 +12,7 @@ from envoy_data_plane.envoy.type.matcher import v3 as matcher
 from envoy_data_plane.google.protobuf import Any
 
 from epp.envoy.ext_proc_filter import EPP_CLUSTER
-from epp.envoy.options import EnvoyOptions, HostPort
+from epp.envoy.options import EnvoyOptions, HostPort, UnixSocket
 from epp.envoy.typed import address, seconds, typed
 
 PICKED_CLUSTER = "picked_endpoint"
@@ -81,7 +81,7 @@ def epp_cluster(options: EnvoyOptions) -> cluster.Cluster:
         else None,
         health_checks=[_epp_health_check()],
         outlier_detection=_epp_outlier_detection(),
-        transport_socket=_epp_tls(options) if options.epp_tls else None,
+        transport_socket=_epp_tls(options) if options.speaks_tls else None,
         typed_extension_protocol_options=_protocol(_http2()),
     )
 
@@ -132,13 +132,13 @@ def _san(name: str) -> tls.SubjectAltNameMatcher:
     return tls.SubjectAltNameMatcher(san_type=tls.SubjectAltNameMatcherSanType.DNS, matcher=matcher.StringMatcher(exact=name))
 
 
-def _discovery(targets: Sequence[HostPort]) -> cluster.ClusterDiscoveryType:
-    if all(target.is_ip for target in targets):
+def _discovery(targets: Sequence[HostPort | UnixSocket]) -> cluster.ClusterDiscoveryType:
+    if all(isinstance(target, UnixSocket) or target.is_ip for target in targets):
         return cluster.ClusterDiscoveryType.STATIC
     return cluster.ClusterDiscoveryType.STRICT_DNS
 
 
-def _assignment(name: str, targets: Sequence[HostPort]) -> endpoint.ClusterLoadAssignment:
+def _assignment(name: str, targets: Sequence[HostPort | UnixSocket]) -> endpoint.ClusterLoadAssignment:
     return endpoint.ClusterLoadAssignment(
         cluster_name=name,
         endpoints=[

@@ -57,12 +57,31 @@ class HostPort:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+@dataclass(frozen=True, slots=True)
+class UnixSocket:
+    """The path of a unix socket."""
+
+    path: str
+
+    def __str__(self) -> str:
+        return f"unix:{self.path}"
+
+
+def parse_epp_address(text: str) -> "HostPort | UnixSocket":
+    """Read `host:port`, `[IPv6]:port` or `unix:/path`; a ValueError says what was expected."""
+    scheme, colon, path = text.partition(":")
+    if scheme == "unix" and colon and path.startswith("/"):
+        return UnixSocket(path)
+    return HostPort.parse(text)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvoyOptions:
     """The choices behind one Envoy configuration.
 
     Attributes:
-        epp: ext_proc addresses of the endpoint picker, at least one; with names they are resolved by DNS.
+        epp: ext_proc addresses of the endpoint picker, at least one; with names they are resolved by DNS. A unix socket
+            is that of a picker beside this Envoy, and is spoken to without TLS.
         listen: IP and port for clients; port 0 takes a free one.
         admin: IP and port of Envoy's admin pages; None leaves them out.
         epp_tls: Speak TLS to the endpoint picker.
@@ -81,7 +100,7 @@ class EnvoyOptions:
         access_log: One line on standard output for each request.
     """
 
-    epp: Sequence[HostPort] = (HostPort("127.0.0.1", 9002),)
+    epp: Sequence[HostPort | UnixSocket] = (HostPort("127.0.0.1", 9002),)
     listen: HostPort = HostPort("0.0.0.0", 8081)  # noqa: S104 - a proxy serves other machines
     admin: HostPort | None = HostPort("127.0.0.1", 19000)
     epp_tls: bool = True
@@ -103,6 +122,11 @@ class EnvoyOptions:
             raise ConfigError(*problems)
 
     @property
+    def speaks_tls(self) -> bool:
+        """Whether the connection to the endpoint picker has TLS."""
+        return self.epp_tls and not all(isinstance(address, UnixSocket) for address in self.epp)
+
+    @property
     def response_mode(self) -> BodyMode:
         """The response body mode after defaults."""
         if self.response_body_mode is not None:
@@ -121,6 +145,8 @@ class EnvoyOptions:
         found = []
         if not self.epp:
             found.append("--epp: expected at least one host:port, found none")
+        if len({type(address) for address in self.epp}) > 1:
+            found.append("--epp: expected unix sockets or TCP addresses, found both")
         found += [f"{flag}: expected a port from 1 to 65535, found {to}" for flag, to in self._targets() if to.port == 0]
         for flag, address in (("--listen", self.listen), ("--admin", self.admin)):
             if address is not None and not address.is_ip:
@@ -140,7 +166,8 @@ class EnvoyOptions:
         return found
 
     def _targets(self) -> list[tuple[str, HostPort]]:
-        return [("--epp", address) for address in self.epp] + [("--fallback", address) for address in self.fallback]
+        tcp = [address for address in self.epp if isinstance(address, HostPort)]
+        return [("--epp", address) for address in tcp] + [("--fallback", address) for address in self.fallback]
 
 
 def _is_ip(text: str, version: int) -> bool:

@@ -10,7 +10,7 @@ from betterproto2 import Casing, Message
 from envoy_data_plane.envoy.config.core import v3 as core
 from envoy_data_plane.google.protobuf import Any
 
-from epp.envoy.options import HostPort
+from epp.envoy.options import HostPort, UnixSocket
 
 
 def typed(message: Message) -> Any:
@@ -18,8 +18,10 @@ def typed(message: Message) -> Any:
     return Any.pack(message)
 
 
-def address(at: HostPort) -> core.Address:
-    """A TCP address."""
+def address(at: HostPort | UnixSocket) -> core.Address:
+    """A TCP address or a unix socket."""
+    if isinstance(at, UnixSocket):
+        return core.Address(pipe=core.Pipe(path=at.path))
     return core.Address(socket_address=core.SocketAddress(address=at.host, port_value=at.port))
 
 

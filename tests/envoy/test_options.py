@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from epp.envoy.options import BUFFERED_LIMIT_BYTES, STREAMED_LIMIT_BYTES, BodyMode, EnvoyOptions, HostPort
+from epp.envoy.options import BodyMode, EnvoyOptions, HostPort, UnixSocket, parse_epp_address
 from epp.errors import ConfigError
 
 NAME = HostPort("epp.example", 9002)
@@ -70,3 +70,20 @@ def test_the_buffer_limit_follows_the_modes() -> None:
     assert EnvoyOptions(request_body_mode=BodyMode.BUFFERED).buffer_limit == BUFFERED_LIMIT_BYTES
     assert EnvoyOptions(response_body_mode=BodyMode.BUFFERED_PARTIAL).buffer_limit == BUFFERED_LIMIT_BYTES
     assert EnvoyOptions(request_body_mode=BodyMode.BUFFERED, buffer_limit_bytes=70_000).buffer_limit == 70_000
+
+
+def test_a_unix_socket_is_spoken_to_without_tls() -> None:
+    assert parse_epp_address("unix:/run/epp.sock") == UnixSocket("/run/epp.sock")
+    assert not EnvoyOptions(epp=[UnixSocket("/run/epp.sock")]).speaks_tls
+    assert EnvoyOptions().speaks_tls
+
+
+def test_unix_sockets_and_tcp_addresses_do_not_go_together() -> None:
+    with pytest.raises(ConfigError, match="--epp: expected unix sockets or TCP addresses, found both"):
+        EnvoyOptions(epp=[UnixSocket("/run/epp.sock"), HostPort("10.0.0.1", 9002)])
+
+
+@pytest.mark.parametrize("text", ["unix:", "unix:relative", "unix"])
+def test_a_unix_socket_needs_an_absolute_path(text: str) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        parse_epp_address(text)
