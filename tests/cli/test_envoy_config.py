@@ -79,7 +79,7 @@ def test_the_command_in_the_comment_stays_one_line() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--epp", "nowhere"], "'--epp': expected host:port, IPv6 in brackets, port from 0 to 65535, found 'nowhere'"),
+        (["--epp", "nowhere"], "'--epp': expected host:port, IPv6 in brackets, port from 0 to 65535, or unix:/path, found 'nowhere'"),
         (["--listen", "a.example:80"], "--listen: expected an IP address and port, found 'a.example:80'"),
         (["--admin", "x"], "'--admin': expected none, or host:port"),
         (["--request-body-mode", "GRPC"], "BUFFERED_PARTIAL, FULL_DUPLEX_STREAMED, found 'GRPC'"),

@@ -4,7 +4,15 @@ from typing import Any
 
 import pytest
 
-from epp.envoy.options import BodyMode, EnvoyOptions, HostPort, UnixSocket, parse_epp_address
+from epp.envoy.options import (
+    BUFFERED_LIMIT_BYTES,
+    STREAMED_LIMIT_BYTES,
+    BodyMode,
+    EnvoyOptions,
+    HostPort,
+    UnixSocket,
+    parse_epp_address,
+)
 from epp.errors import ConfigError
 
 NAME = HostPort("epp.example", 9002)
