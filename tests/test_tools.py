@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools import require_tool
+from tests.tools import require_go_tool, require_tool
 
 
 def test_a_program_beside_python_is_found_without_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,3 +35,57 @@ def test_a_missing_program_fails_the_test_in_continuous_integration(monkeypatch:
 
     with pytest.raises(pytest.fail.Exception, match=r"no-such-program: expected on the PATH, not found"):
         require_tool("no-such-program")
+
+
+@pytest.fixture
+def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A `go` on the PATH that builds `built-tool`, and writes down that it did."""
+    program = tmp_path / "bin" / "go"
+    program.parent.mkdir()
+    program.write_text(
+        "#!/bin/sh\n"
+        f'echo "$@" >> {tmp_path}/calls\n'
+        'case "$2" in\n'
+        '  example.org/tool@v1) printf "#!/bin/sh\\n" > "$GOBIN/built-tool" && chmod 755 "$GOBIN/built-tool" ;;\n'
+        '  *) echo "no such module" >&2; exit 1 ;;\n'
+        "esac\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/bin:/usr/bin")
+    monkeypatch.delenv("CI", raising=False)
+    return tmp_path / "calls"
+
+
+def test_a_go_tool_is_built_once(go: Path, tmp_path: Path) -> None:
+    tools = tmp_path / "venv" / "tools"
+    for _ in range(2):
+        assert require_go_tool("built-tool", "example.org/tool@v1", tools) == tools / "built-tool"
+
+    assert go.read_text() == "install example.org/tool@v1\n"
+    assert list(tools.iterdir()) == [tools / "built-tool"]
+
+
+def test_a_go_tool_on_the_path_is_not_built(go: Path, tmp_path: Path) -> None:
+    (tmp_path / "bin" / "there-already").write_text("#!/bin/sh\n")
+    (tmp_path / "bin" / "there-already").chmod(0o755)
+
+    assert require_go_tool("there-already", "example.org/tool@v1", tmp_path / "tools") == tmp_path / "bin" / "there-already"
+    assert not go.exists()
+
+
+def test_a_go_tool_that_cannot_be_built_skips_at_home_and_fails_in_continuous_integration(
+    go: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(pytest.skip.Exception, match=r"built-tool: expected go install .* to build it, found: no such module"):
+        require_go_tool("built-tool", "example.org/other@v1", tmp_path / "tools")
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match="no such module"):
+        require_go_tool("built-tool", "example.org/other@v1", tmp_path / "tools")
+
+
+def test_without_go_a_go_tool_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CI", raising=False)
+
+    with pytest.raises(pytest.skip.Exception, match="built-tool: expected on the PATH, or go to build it with; found neither"):
+        require_go_tool("built-tool", "example.org/tool@v1", tmp_path / "tools")
