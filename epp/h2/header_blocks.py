@@ -44,7 +44,6 @@ class HeaderDecoder:
 
     def __init__(self, *, max_header_list_bytes: int) -> None:
         self._decoder = Decoder(max_header_list_size=max_header_list_bytes)
-        self._table = self._decoder.header_table
         self._known: dict[bytes, HeaderBlock] = {}
 
     def decode(self, block: bytes) -> HeaderBlock:
@@ -56,7 +55,6 @@ class HeaderDecoder:
         known = self._known.get(block)
         if known is not None:
             return known
-        before = self._state()
         try:
             fields = [(bytes(name), bytes(value)) for name, value in self._decoder.decode(block, raw=True)]
         except OversizedHeaderListError as error:
@@ -64,22 +62,18 @@ class HeaderDecoder:
         except (HPACKError, IndexError, ValueError) as error:
             raise ConnectionFaultError(ErrorCode.COMPRESSION_ERROR, f"header block: {error}") from None
         decoded = HeaderBlock(fields)
-        if self._state() != before or _changes_table(block):
+        if _changes_table(block):
             self._known.clear()
         elif len(self._known) < REMEMBERED_BLOCKS and len(block) <= REMEMBERED_BLOCK_BYTES:
             self._known[block] = decoded
         return decoded
 
-    def _state(self) -> tuple[object, ...]:
-        entries = self._table.dynamic_entries
-        return len(entries), id(entries[0]) if entries else 0, self._table.maxsize
-
 
 def _changes_table(block: bytes) -> bool:
-    """Whether a representation in it may insert an entry or resize the table.
+    """Whether a representation in it inserts an entry or resizes the table.
 
-    Walks over the representations: their kind is in the first bits (RFC 7541, section 6), so that an entry that was
-    inserted and evicted at once, which leaves the table looking as before, is seen too.
+    Their kind is in the first bits (RFC 7541, section 6). The table itself does not tell: it can look as before when as
+    many entries were inserted as evicted.
     """
     at = 0
     while at < len(block):

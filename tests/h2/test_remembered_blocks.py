@@ -117,6 +117,15 @@ def test_a_full_table_that_turns_over_keeps_its_length() -> None:
     assert_same(blocks)
 
 
+def test_a_table_that_turns_over_twice_in_a_block_may_look_as_before() -> None:
+    """It has as many entries, and the newest may lie where the one before lay in memory: only the bytes tell."""
+    for inserts in range(1, 6):
+        blocks = [resized(40), inserted(b"x-a", b"0"), indexed(62)]
+        for turn in range(1, 10):
+            blocks += [b"".join(inserted(b"x-a", b"%d" % ((turn + at) % 10)) for at in range(inserts)), indexed(62)]
+        assert_same(blocks)
+
+
 def test_a_table_that_shrinks_and_grows_again_is_empty() -> None:
     assert_same([inserted(b"x-a", b"1"), indexed(62), resized(0) + resized(4_096), indexed(62)])
 
