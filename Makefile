@@ -52,6 +52,21 @@ test: $(STAMP) ## Runs all tests: first those of the parts, side by side, then t
 	$(BIN)/python -m pytest -m flow $(PYTEST_ARGS) || status=$$?; \
 	exit $$status
 
+# How long to fuzz, and where what the fuzzer needs and finds is kept.
+FUZZ_SECONDS ?= 60
+FUZZ := $(VENV)/fuzz
+
+.PHONY: fuzz
+fuzz: $(FUZZ)/atheris ## Fuzzes our HTTP/2 by coverage for FUZZ_SECONDS (60); a finding is written as .venv/fuzz/crash-…
+	@mkdir -p $(FUZZ)/corpus
+	@PYTHONPATH=$(FUZZ) $(BIN)/python -m tests.h2.fuzz_connection -max_total_time=$(FUZZ_SECONDS) -max_len=4000 -timeout=20 \
+	  -rss_limit_mb=600 -artifact_prefix=$(FUZZ)/ $(FUZZ)/corpus tests/h2/corpus
+
+# Not in the lock: it is there for a few platforms only, and nothing else needs it.
+$(FUZZ)/atheris: | $(STAMP)
+	@echo "fuzz: installing atheris in $(FUZZ)"
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --target $(FUZZ) 'atheris>=3'
+
 CHECKS := check-format check-lint check-types check-layers check-protos check-lock
 
 # All of them run, also after one failed.

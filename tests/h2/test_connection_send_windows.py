@@ -81,6 +81,18 @@ def test_the_windows_of_the_connection_and_of_the_stream_both_bind() -> None:
     assert (first.stream.pending_bytes, second.stream.pending_bytes) == (15, 0)
 
 
+def test_whole_messages_use_up_both_windows() -> None:
+    peer = quiet(window=40, connection_window=65_535)
+    peer.connection._send_window = 60
+    first, second = peer.open(1), peer.open(3)
+    for call in (first, first, first, second, second):
+        call.stream.send(b"x" * 10)
+    frames = peer.hear()
+
+    assert (size_of(frames, 1), size_of(frames, 3)) == (40, 20)
+    assert (first.stream.send_window, second.stream.send_window, peer.connection._send_window) == (0, 20, 0)
+
+
 def test_streams_take_turns_when_the_connection_opens_bit_by_bit() -> None:
     peer = quiet(window=1_000, connection_window=65_535)
     peer.connection._send_window = 0

@@ -1,0 +1,58 @@
+"""Whatever a peer sends: nothing raises, nothing hangs, memory stays within the limits, calls end once."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epp.h2.frames import PREFACE
+from epp.h2.frames import settings as settings_frame
+from tests.h2.fuzz_program import Program
+from tests.h2.peer import Peer
+
+CORPUS = Path(__file__).parent / "corpus"
+HELLO = PREFACE + settings_frame({})
+
+
+@settings(max_examples=300, deadline=2_000)
+@given(st.binary(max_size=400))
+def test_any_program_of_a_hostile_peer(code: bytes) -> None:
+    Program(code).run()
+
+
+@settings(max_examples=200, deadline=2_000)
+@given(st.lists(st.tuples(st.integers(0, 15), st.binary(min_size=2, max_size=12)), max_size=120))
+def test_any_program_of_many_steps(steps: list[tuple[int, bytes]]) -> None:
+    Program(b"\0" + b"".join(bytes([instruction]) + operands for instruction, operands in steps)).run()
+
+
+@settings(max_examples=200, deadline=2_000)
+@given(st.binary(max_size=2_000), st.booleans(), st.integers(1, 50))
+def test_any_bytes_with_and_without_a_preface(spoken: bytes, greet: bool, chunk: int) -> None:
+    peer = Peer(greet=False)
+    said = (HELLO if greet else b"") + spoken
+    for at in range(0, len(said), chunk):
+        peer.send(said[at : at + chunk])
+
+    assert len(peer.connection._rest) < 16_384 + 9
+    peer.connection.lost()
+    assert all(call.ends == 1 for call in peer.calls)
+
+
+@settings(max_examples=200, deadline=2_000)
+@given(st.data())
+def test_a_good_conversation_with_changed_bytes(data: st.DataObject) -> None:
+    good = bytearray(HELLO + Peer().request(1) + Peer().request(3) + b"\0\0\x08\0\1\0\0\0\1" + b"\0\0\0\0\3abc")
+    for _ in range(data.draw(st.integers(1, 4))):
+        good[data.draw(st.integers(0, len(good) - 1))] = data.draw(st.integers(0, 255))
+    peer = Peer(greet=False)
+    peer.send(bytes(good))
+    peer.connection.lost()
+
+    assert all(call.ends == 1 for call in peer.calls)
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in CORPUS.glob("*")))
+def test_what_the_fuzzer_found_interesting(name: str) -> None:
+    Program((CORPUS / name).read_bytes()).run()
