@@ -4,7 +4,7 @@ from envoy_data_plane.envoy.config.core import v3 as core
 from envoy_data_plane.envoy.extensions.filters.http.ext_proc import v3 as ext_proc
 from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager import v3 as hcm
 
-from epp.envoy.options import BodyMode, EnvoyOptions
+from epp.envoy.options import BodyMode, EnvoyOptions, UnixSocket
 from epp.envoy.typed import seconds, typed
 
 EPP_CLUSTER = "endpoint_picker"
@@ -27,7 +27,7 @@ def ext_proc_filter(options: EnvoyOptions) -> hcm.HttpFilter:
         typed_config=typed(
             ext_proc.ExternalProcessor(
                 grpc_service=core.GrpcService(
-                    envoy_grpc=core.GrpcServiceEnvoyGrpc(cluster_name=EPP_CLUSTER, authority=str(options.epp[0])),
+                    envoy_grpc=core.GrpcServiceEnvoyGrpc(cluster_name=EPP_CLUSTER, authority=_authority(options)),
                     retry_policy=core.RetryPolicy(
                         retry_on="connect-failure,refused-stream,reset,unavailable",
                         num_retries=_STREAM_RETRIES,
@@ -45,11 +45,17 @@ def ext_proc_filter(options: EnvoyOptions) -> hcm.HttpFilter:
     )
 
 
+def _authority(options: EnvoyOptions) -> str:
+    first = options.epp[0]
+    return "localhost" if isinstance(first, UnixSocket) else str(first)
+
+
 def _processing_mode(options: EnvoyOptions) -> ext_proc.ProcessingMode:
     """Which phases the endpoint picker sees.
 
     Trailers go along with the body: full duplex requires it, and in the other modes they are how the end of a body
-    that has trailers becomes known.
+    that has trailers becomes known. Response trailers are asked for even where no response body is: as long as they may
+    come Envoy keeps the stream, so that the picker knows when the response ends.
     """
     return ext_proc.ProcessingMode(
         request_header_mode=_SEND,
@@ -57,7 +63,7 @@ def _processing_mode(options: EnvoyOptions) -> ext_proc.ProcessingMode:
         request_body_mode=_body_mode(options.request_body_mode),
         response_body_mode=_body_mode(options.response_mode),
         request_trailer_mode=_trailer_mode(options.request_body_mode),
-        response_trailer_mode=_trailer_mode(options.response_mode),
+        response_trailer_mode=_SKIP if options.pick_only else _SEND,
     )
 
 

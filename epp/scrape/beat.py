@@ -21,7 +21,8 @@ class Beat:
     def __init__(self) -> None:
         self._sleepers: list[tuple[float, int, float, asyncio.Future[None]]] = []
         self._numbers = count()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_at_s = 0.0  # uvloop's handles cannot be asked
 
     async def sleep(self, pause_s: float) -> None:
         """Sleep for `pause_s`, or up to `EARLY_RATIO` of it less."""
@@ -29,14 +30,17 @@ class Beat:
         due_s = loop.time() + pause_s
         future = loop.create_future()
         heapq.heappush(self._sleepers, (due_s, next(self._numbers), due_s - EARLY_RATIO * pause_s, future))
-        if self._timer is None or due_s < self._timer.when():
+        if self._timer is None or due_s < self._timer_at_s:
             self._set_timer(loop)
         await future
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = loop.call_at(self._sleepers[0][0], self._wake, loop) if self._sleepers else None
+            self._timer = None
+        if self._sleepers:
+            self._timer_at_s = self._sleepers[0][0]
+            self._timer = loop.call_at(self._timer_at_s, self._wake, loop)
 
     def _wake(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer = None

@@ -8,7 +8,8 @@ from yarl import URL
 
 from epp.config.settings import ScrapeSettings
 from epp.extproc.actions import Action
-from epp.extproc.codec import decode, encode
+from epp.extproc.decoder import decode
+from epp.extproc.encoder import encode
 from epp.extproc.events import Event
 from epp.extproc.request_body import read_request_body
 from epp.extproc.session import Session

@@ -68,7 +68,7 @@ class PickerInProcess:
         """A request; before it, the oldest one that was picked ends once there are many."""
         if len(self._picks) >= _IN_FLIGHT:
             self._picks.popleft().release()
-        return InferenceRequest(request_id=f"r{next(self._numbers)}", path="/v1/chat/completions", model="m")
+        return InferenceRequest(request_id=f"r{next(self._numbers)}", model="m")
 
     def pick(self, request: InferenceRequest) -> None:
         """Decide and count."""

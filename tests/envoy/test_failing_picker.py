@@ -160,7 +160,7 @@ async def test_any_certificate_of_the_picker_is_accepted_unless_a_ca_is_given(
             ({"epp_ca": str(folder / "ca"), "epp_server_name": "epp.example"}, 200),
             ({"epp_ca": str(folder / "other")}, 500),
         ):
-            async with start_envoy(picker.port, epp_tls=True, **choices) as envoy:
+            async with start_envoy(picker.port, epp_tls=True, adapt=None, **choices) as envoy:
                 answer = await fetch(envoy.listener().host, envoy.listener().port, "/x", body=b"x")
                 assert answer.status == status, choices
         checked = set(picker.health_checks)

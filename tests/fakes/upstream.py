@@ -1,7 +1,9 @@
 """A model server as the flow tests need it: says what it received, streams on demand, has a vLLM-style metrics page.
 
-Paths: `/metrics`, `/sse?events=5&gap_ms=100`, `/bytes?n=1000`, `/trailers`, `/early` (answers before it reads the body),
-`/cut` (breaks off in the middle), anything else echoes what came in as JSON with `usage`.
+Paths: `/metrics`, `/sse?events=5&gap_ms=100`, `/held` (begins a stream of events and ends it when the gate opens), `/steps`
+(the same, but each event waits for `steps`), `/done` (a stream that goes silent after `[DONE]` and never ends), `/bytes?n=1000`
+(`&chunked=1`), `/trailers`, `/early` (answers before it reads the body), `/cut` (breaks off in the middle), `/ws` (switches
+protocols and echoes bytes), anything else echoes what came in as JSON with `usage`.
 """
 
 import asyncio
@@ -36,9 +38,16 @@ class Upstream:
     Attributes:
         status: Status of every answer but the metrics page's.
         delay_s: Wait before every answer but the metrics page's.
+        gate: Every answer but the metrics page's waits while it is closed; open at first.
+        steps: Each event of `/steps` takes one.
         waiting_requests, running_requests, kv_cache_usage_ratio: What the metrics page says.
+        counts_itself: The metrics page adds the requests that are there to `running_requests`.
+        page: What the metrics page says instead of that.
+        page_delay_s: Wait before the metrics page is sent.
+        page_answers: Who asks for the metrics page hangs while it is closed; open at first.
+        page_hangs_while_busy: Who asks for the metrics page while requests are there gets no answer.
         received: Requests that came in whole, without those for metrics.
-        metrics_hits: Requests for the metrics page.
+        metrics_hits: Requests for a metrics page: every path that ends in `metrics`.
         active_requests: Requests that have begun and not ended; `most_active_requests` is their maximum.
         cut_requests: Requests whose client went away before the answer was out.
     """
@@ -49,6 +58,15 @@ class Upstream:
         self.port = 0
         self.status = 200
         self.delay_s = 0.0
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.steps = asyncio.Semaphore(0)
+        self.counts_itself = False
+        self.page: bytes | None = None
+        self.page_delay_s = 0.0
+        self.page_answers = asyncio.Event()
+        self.page_answers.set()
+        self.page_hangs_while_busy = False
         self.waiting_requests = 0
         self.running_requests = 0
         self.kv_cache_usage_ratio = 0.0
@@ -107,9 +125,8 @@ class Upstream:
     async def _answer(self, head: Head, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         method, target, _ = head.start.split(" ")
         url = urlsplit(target)
-        if url.path == "/metrics":
-            self.metrics_hits += 1
-            return await _write(writer, 200, self._page().encode(), "text/plain; version=0.0.4")
+        if url.path.endswith("metrics"):
+            return await self._write_page(reader, writer)
         self.active_requests += 1
         self.most_active_requests = max(self.most_active_requests, self.active_requests)
         try:
@@ -118,6 +135,8 @@ class Upstream:
             request = await self._read(method, target, head, reader)
             if url.path != "/early":
                 await asyncio.sleep(self.delay_s)
+                if url.path != "/held":
+                    await _until_open(self.gate, reader)
                 await self._write_answer(url.path, dict(parse_qsl(url.query)), request, reader, writer)
         finally:
             self.active_requests -= 1
@@ -134,8 +153,12 @@ class Upstream:
     ) -> None:
         if path == "/sse":
             await self._write_events(int(query.get("events", "5")), float(query.get("gap_ms", "100")) / 1000, reader, writer)
+        elif path in ("/held", "/steps", "/done"):
+            await self._write_held_events(path, reader, writer)
+        elif path == "/ws":
+            await _echo_bytes(writer, reader)
         elif path == "/bytes":
-            await _write(writer, self.status, bytes(range(256)) * (int(query["n"]) // 256 + 1), size=int(query["n"]))
+            await self._write_bytes(int(query["n"]), "chunked" in query, writer)
         elif path == "/trailers":
             writer.write(_chunked_head(self.status, "text/plain", trailer="x-checksum"))
             writer.write(chunk_bytes(b"with trailers") + last_chunk_bytes([("x-checksum", "abc123")]))
@@ -167,6 +190,47 @@ class Upstream:
         writer.write(chunk_bytes(b"data: [DONE]\n\n") + last_chunk_bytes())
         await writer.drain()
 
+    async def _write_held_events(self, path: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Five events, usage in the last, then `[DONE]`; what they wait for is in the path."""
+        writer.write(_chunked_head(self.status, "text/event-stream"))
+        for number in range(5):
+            if path == "/steps":
+                await self.steps.acquire()
+            elif path == "/held" and number == 1:
+                await writer.drain()
+                await _until_open(self.gate, reader)
+            event: dict[str, Any] = {"choices": [{"index": 0, "delta": {"content": f"token {number}"}}]}
+            if number == 4:
+                event["usage"] = USAGE
+            writer.write(chunk_bytes(b"data: " + msgspec.json.encode(event) + b"\n\n"))
+        writer.write(chunk_bytes(b"data: [DONE]\n\n"))
+        await writer.drain()
+        if path == "/done":
+            await _until_open(asyncio.Event(), reader)
+        writer.write(last_chunk_bytes())
+        await writer.drain()
+
+    async def _write_bytes(self, size: int, chunked: bool, writer: asyncio.StreamWriter) -> None:
+        body = (bytes(range(256)) * (size // 256 + 1))[:size]
+        if not chunked:
+            await _write(writer, self.status, body, "application/octet-stream")
+            return
+        writer.write(_chunked_head(self.status, "application/octet-stream"))
+        for start in range(0, size, 50_000):
+            writer.write(chunk_bytes(body[start : start + 50_000]))
+            await writer.drain()
+        writer.write(last_chunk_bytes())
+        await writer.drain()
+
+    async def _write_page(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.metrics_hits += 1
+        if self.page_hangs_while_busy and self.active_requests:
+            await _until_open(asyncio.Event(), reader)
+        await _until_open(self.page_answers, reader)
+        await asyncio.sleep(self.page_delay_s)
+        page = self._page().encode() if self.page is None else self.page
+        await _write(writer, 200, page, "text/plain; version=0.0.4")
+
     def _echo(self, request: Received) -> dict[str, Any]:
         return {
             "server": self.name,
@@ -181,11 +245,12 @@ class Upstream:
 
     def _page(self) -> str:
         labels = '{engine="0",model_name="m"}'
+        running = self.running_requests + (self.active_requests if self.counts_itself else 0)
         return (
             "# TYPE vllm:num_requests_waiting gauge\n"
             f"vllm:num_requests_waiting{labels} {self.waiting_requests}\n"
             "# TYPE vllm:num_requests_running gauge\n"
-            f"vllm:num_requests_running{labels} {self.running_requests}\n"
+            f"vllm:num_requests_running{labels} {running}\n"
             "# TYPE vllm:kv_cache_usage_perc gauge\n"
             f"vllm:kv_cache_usage_perc{labels} {self.kv_cache_usage_ratio}\n"
             "# TYPE vllm:cache_config_info gauge\n"
@@ -198,10 +263,30 @@ def _chunked_head(status: int, content_type: str, trailer: str | None = None) ->
     return head_bytes(f"HTTP/1.1 {status} X", headers + ([("trailer", trailer)] if trailer else []))
 
 
-async def _write(
-    writer: asyncio.StreamWriter, status: int, body: bytes, content_type: str = "application/json", size: int | None = None
-) -> None:
-    body = body if size is None else body[:size]
+async def _until_open(gate: asyncio.Event, reader: asyncio.StreamReader) -> None:
+    """Wait for the gate; a ConnectionResetError when the client goes away first."""
+    if gate.is_set():
+        return
+    waiting = asyncio.create_task(gate.wait())
+    leaving = asyncio.create_task(reader.read(1))
+    try:
+        await asyncio.wait((waiting, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if leaving.done():
+            raise ConnectionResetError("client went away")
+    finally:
+        waiting.cancel()
+        leaving.cancel()
+        await asyncio.gather(waiting, leaving, return_exceptions=True)
+
+
+async def _echo_bytes(writer: asyncio.StreamWriter, reader: asyncio.StreamReader) -> None:
+    writer.write(head_bytes("HTTP/1.1 101 Switching Protocols", [("connection", "upgrade"), ("upgrade", "websocket")]))
+    while piece := await reader.read(65536):
+        writer.write(piece)
+        await writer.drain()
+
+
+async def _write(writer: asyncio.StreamWriter, status: int, body: bytes, content_type: str = "application/json") -> None:
     head = head_bytes(f"HTTP/1.1 {status} X", [("content-type", content_type), ("content-length", str(len(body)))])
     with suppress(ConnectionResetError):
         writer.write(head + body)

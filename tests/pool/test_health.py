@@ -33,10 +33,10 @@ def test_one_that_refuses_connections_is_not_probed_by_requests() -> None:
     """Field report 13: a refused connection counts at once; the scrape sees when it listens again."""
     health = EndpointHealth()
     health.refused(0.0)
-    assert health.demoted_because == REFUSES
+    refusing = health.demoted_because
     assert not health.probe_is_due(1000.0, 1000)
     assert health.accepted()
-    assert health.demoted_because is None
+    assert (refusing, health.demoted_because) == (REFUSES, None)
     assert not health.accepted()
 
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+import uvloop
 
 from epp.scrape.beat import EARLY_RATIO, TOGETHER_MAX, Beat
 
@@ -94,3 +95,21 @@ def test_a_sleeper_that_was_cancelled_holds_up_nobody() -> None:
             await gone
 
     run(scene)
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.SelectorEventLoop, uvloop.new_event_loop])
+def test_any_mixture_of_short_and_long_sleeps_ends(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """On real loops, whose timers differ: a sleep may be over before the next one begins."""
+
+    async def scene() -> None:
+        beat = Beat()
+
+        async def sleeper(number: int) -> None:
+            for _ in range(20):
+                await beat.sleep(number % 4 * 0.0003)
+
+        async with asyncio.timeout(10):
+            await asyncio.gather(*(sleeper(number) for number in range(40)))
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(scene())
