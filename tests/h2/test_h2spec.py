@@ -25,6 +25,7 @@ async def epp(tmp_path: Path) -> AsyncIterator[Child]:
     await child.gone()
 
 
+@pytest.mark.timeout(420)  # the first run builds h2spec
 @pytest.mark.parametrize("secure", [False, True], ids=["plaintext", "tls"])
 async def test_every_case_of_h2spec_passes(epp: Child, secure: bool) -> None:
     h2spec = require_go_tool("h2spec", H2SPEC)
