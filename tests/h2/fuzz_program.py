@@ -6,7 +6,7 @@ calls do in between (time, a paused socket, answers out of turn, shutdown). So a
 
 from collections.abc import Callable, Mapping
 
-from epp.h2.connection import Connection
+from epp.h2.connection import SHUTDOWN_PING, Connection
 from epp.h2.frames import END_HEADERS, END_STREAM, PREFACE, ErrorCode, FrameType, reset, settings
 from epp.h2.header_blocks import REMEMBERED_BLOCKS
 from epp.h2.limits import Limits, Tally
@@ -60,15 +60,24 @@ BLOCKS = (
 
 
 class Program:
-    """Runs bytes as instructions; raises AssertionError, or whatever comes out of the connection, when something is wrong."""
+    """Runs bytes as instructions; raises AssertionError, or whatever comes out of the connection, when something is wrong.
 
-    def __init__(self, code: bytes) -> None:
+    Args:
+        chunk: How many bytes the connection gets at once; None leaves that to the instructions.
+
+    Attributes:
+        output: All that the connection said.
+    """
+
+    def __init__(self, code: bytes, chunk: int | None = None) -> None:
         self._code = code
         self._at = 0
+        self._cuts = chunk is None
+        self.output = bytearray()
         self._clock = FakeClock()
         self._calls: list[RecordedCall] = []
         self._said: dict[int, set[str]] = {}
-        self._chunk = 1 << 20
+        self._chunk = chunk or 1 << 20
         self.connection = Connection(
             {
                 b"/echo": self._method(lambda stream, payload: stream.send(payload)),
@@ -95,12 +104,39 @@ class Program:
         assert not self.connection.streams
         assert not self.connection._blocked
 
+    @property
+    def seen(self) -> list[list[bytes | str]]:
+        """What happened to each call."""
+        return [call.seen for call in self._calls]
+
     # ── instructions ──
 
     def request(self) -> None:
         stream_id, choice = self._stream_id(), self._byte()
         flags = END_HEADERS | (END_STREAM if choice & 0x80 else 0)
         self._frame(FrameType.HEADERS, flags, stream_id, BLOCKS[choice % len(BLOCKS)])
+
+    def request_in_pieces(self) -> None:
+        """HEADERS and CONTINUATIONs, with an end or without."""
+        stream_id, choice, size = self._stream_id(), self._byte(), self._byte() + 1
+        whole = BLOCKS[choice % len(BLOCKS)] + literal(b"x-long", bytes(100)) * (choice & 0x3)
+        pieces = [whole[at : at + size] for at in range(0, len(whole), size)]
+        self._frame(FrameType.HEADERS, 0, stream_id, pieces[0])
+        for piece in pieces[1:]:
+            self._frame(FrameType.CONTINUATION, 0, stream_id, piece)
+        if choice & 0x80:
+            self._frame(FrameType.CONTINUATION, END_HEADERS, stream_id, b"")
+
+    def continuation(self) -> None:
+        stream_id, choice = self._stream_id(), self._byte()
+        self._frame(FrameType.CONTINUATION, END_HEADERS if choice & 0x80 else 0, stream_id, bytes(choice) * 16)
+
+    def priority(self) -> None:
+        stream_id, parent, size = self._stream_id(), self._stream_id(), self._byte() % 8
+        self._frame(FrameType.PRIORITY, 0, stream_id, parent.to_bytes(4, "big") + bytes(size % 4))
+
+    def ping_answer(self) -> None:
+        self._frame(FrameType.PING, 1, 0, SHUTDOWN_PING)
 
     def messages(self) -> None:
         stream_id, choice = self._stream_id(), self._byte()
@@ -131,7 +167,9 @@ class Program:
         self._feed(self._bytes(self._byte()))
 
     def chunks(self) -> None:
-        self._chunk = self._byte() + 1
+        size = self._byte() + 1
+        if self._cuts:
+            self._chunk = size
 
     def time(self) -> None:
         self._clock.advance(self._byte() / 100)
@@ -164,7 +202,9 @@ class Program:
 
     def _check(self) -> None:
         connection = self.connection
-        for found in cut(b"".join(connection.take_output())):
+        output = b"".join(connection.take_output())
+        self.output += output
+        for found in cut(output):
             self._check_order(found)
         for stream in connection.streams.values():
             assert stream.pending_bytes == sum(map(len, stream.pending))
@@ -174,7 +214,7 @@ class Program:
         assert connection._send_window >= 0
         assert len(connection.streams) <= LIMITS.max_concurrent_streams
         assert len(connection._rest) <= 16_384 + 9
-        assert len(connection._block or b"") <= LIMITS.max_header_block_bytes + 16_384
+        assert len(connection._block or b"") <= 16_384
         assert len(connection._decoder._known) <= REMEMBERED_BLOCKS
         assert len(connection._closed_by_us) <= CLOSED_REMEMBERED
         assert set(connection._blocked) <= set(connection.streams)
@@ -256,4 +296,8 @@ _INSTRUCTIONS: tuple[Callable[[Program], None], ...] = (
     Program.late_answer,
     Program.late_end,
     Program.request,
+    Program.request_in_pieces,
+    Program.continuation,
+    Program.priority,
+    Program.ping_answer,
 )

@@ -13,6 +13,9 @@ from tests.h2.peer import Peer
 
 CORPUS = Path(__file__).parent / "corpus"
 HELLO = PREFACE + settings_frame({})
+STEPS = st.lists(st.tuples(st.integers(0, 19), st.binary(min_size=2, max_size=12)), max_size=120).map(
+    lambda steps: b"\0" + b"".join(bytes([instruction]) + operands for instruction, operands in steps)
+)
 
 
 @settings(max_examples=300, deadline=2_000)
@@ -22,9 +25,20 @@ def test_any_program_of_a_hostile_peer(code: bytes) -> None:
 
 
 @settings(max_examples=200, deadline=2_000)
-@given(st.lists(st.tuples(st.integers(0, 15), st.binary(min_size=2, max_size=12)), max_size=120))
-def test_any_program_of_many_steps(steps: list[tuple[int, bytes]]) -> None:
-    Program(b"\0" + b"".join(bytes([instruction]) + operands for instruction, operands in steps)).run()
+@given(STEPS)
+def test_any_program_of_many_steps(code: bytes) -> None:
+    Program(code).run()
+
+
+@settings(max_examples=200, deadline=2_000)
+@given(STEPS)
+def test_cuts_change_nothing(code: bytes) -> None:
+    whole, pieces, bytewise = Program(code, chunk=1 << 20), Program(code, chunk=7), Program(code, chunk=1)
+    for program in (whole, pieces, bytewise):
+        program.run()
+
+    assert bytes(whole.output) == bytes(pieces.output) == bytes(bytewise.output)
+    assert whole.seen == pieces.seen == bytewise.seen
 
 
 @settings(max_examples=200, deadline=2_000)
@@ -55,4 +69,11 @@ def test_a_good_conversation_with_changed_bytes(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("name", sorted(path.name for path in CORPUS.glob("*")))
 def test_what_the_fuzzer_found_interesting(name: str) -> None:
-    Program((CORPUS / name).read_bytes()).run()
+    code = (CORPUS / name).read_bytes()
+    Program(code).run()
+    whole, bytewise = Program(code, chunk=1 << 20), Program(code, chunk=1)
+    whole.run()
+    bytewise.run()
+
+    assert whole.output == bytewise.output
+    assert whole.seen == bytewise.seen
