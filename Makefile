@@ -44,12 +44,14 @@ $(STAMP): pyproject.toml $(LOCK) | $(BIN)/python
 demo: $(STAMP) ## Shows the picker at work with real Envoy and simulated model servers, in about 30 seconds.
 	@$(BIN)/epp demo
 
-# Two runs, since tests with a real Envoy measure time and would disturb each other: both run, either can fail.
+# Tests with a real Envoy measure time and would disturb each other, so they run alone; those of the exchange once more on
+# the reference transport. All runs go to their end, any can fail.
 .PHONY: test
 test: $(STAMP) ## Runs all tests: first those of the parts, side by side, then those with a real Envoy, one by one.
 	@status=0; \
 	$(BIN)/python -m pytest -m 'not flow' --numprocesses $(TEST_PROCESSES) --dist loadfile $(PYTEST_ARGS) || status=$$?; \
 	$(BIN)/python -m pytest -m flow $(PYTEST_ARGS) || status=$$?; \
+	EPP_TRANSPORT=grpcio $(BIN)/python -m pytest -m both_transports $(PYTEST_ARGS) || status=$$?; \
 	exit $$status
 
 # How long to fuzz, and where what the fuzzer needs and finds is kept.

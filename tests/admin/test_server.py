@@ -119,13 +119,14 @@ async def test_the_loop_goes_on_while_a_large_page_is_made() -> None:
         loop = asyncio.get_running_loop()
         reading = asyncio.create_task(_read_all(admin))
         longest_s, before_s = 0.0, loop.time()
+        began_s = before_s
         while not reading.done():
             await asyncio.sleep(0)
             longest_s, before_s = max(longest_s, loop.time() - before_s), loop.time()
 
     assert await reading > 1_000_000
-    # The page as a whole takes over half a second; one family, the longest piece on the loop, some tens of milliseconds.
-    assert longest_s < 0.3
+    # The longest piece on the loop is one family of many; made in one piece, the page would be the longest itself.
+    assert longest_s < (before_s - began_s) / 2
 
 
 async def _read_all(admin: Admin) -> int:

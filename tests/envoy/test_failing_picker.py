@@ -98,7 +98,8 @@ async def test_the_loss_of_one_of_two_pickers_costs_only_what_was_with_it() -> N
 
     bad = [number for number, answer in enumerate(answers) if answer.status != 200]
     assert asked > 5
-    assert len(bad) <= 2, bad
+    assert all(30 <= number <= 50 for number in bad), bad  # those sent in the moment of the loss, none later
+    assert len(bad) <= 8, bad
     assert all(38 <= number <= 45 for number in bad), bad
 
 

@@ -14,7 +14,7 @@ from tests.fakes.http1_client import Answer
 from tests.fakes.upstream import Received
 from tests.flows.harness import Setting, start_all, start_envoy
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.both_transports]
 
 FULL = BodyMode.FULL_DUPLEX_STREAMED
 MODES = list(BodyMode)

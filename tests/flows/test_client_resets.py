@@ -13,7 +13,7 @@ from epp.envoy.process import EnvoyProcess
 from tests.fakes.http1_client import Connection
 from tests.flows.harness import EppProcess, Setting, start_all, start_envoy, wait_until
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.both_transports]
 
 FULL = BodyMode.FULL_DUPLEX_STREAMED
 CLIENTS = 40

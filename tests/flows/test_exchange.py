@@ -13,7 +13,7 @@ from tests.fakes.ext_proc_client import ExtProcClient, destination
 from tests.fakes.upstream import Upstream
 from tests.flows.harness import EppProcess, endpoint_arguments, start_upstreams
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.both_transports]
 
 
 class Direct:

@@ -20,6 +20,8 @@ from tests.flows.harness import (
     wait_until,
 )
 
+pytestmark = pytest.mark.both_transports
+
 KIND = "apiVersion: llm-d.ai/v1alpha1, kind: EndpointPickerConfig"
 LIMIT_BYTES = 100_000
 SMALL_BODIES = f"{{{KIND}, limits: {{maxRequestBodyBytes: {LIMIT_BYTES}}}}}"

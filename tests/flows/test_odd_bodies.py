@@ -12,7 +12,7 @@ import pytest_asyncio
 from epp.envoy.options import BodyMode
 from tests.flows.harness import Setting, endpoint_arguments, start_all, start_envoy, start_pair, start_upstreams
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.both_transports]
 
 SLOW_CLIENTS = 40
 MODES = [BodyMode.BUFFERED, BodyMode.FULL_DUPLEX_STREAMED]

@@ -14,6 +14,8 @@ from tests.fakes.ext_proc_client import ExtProcClient, reason
 from tests.fakes.http1_client import Answer
 from tests.flows.harness import EppProcess, Setting, endpoint_arguments, start_envoy, start_pair, start_upstreams, wait_until
 
+pytestmark = pytest.mark.both_transports
+
 BODY = b'{"model": "m", "prompt": "x"}'
 SMALL_LIMIT = "{apiVersion: llm-d.ai/v1alpha1, kind: EndpointPickerConfig, limits: {maxRequestBodyBytes: 1000}}"
 RATE_PER_S = 50

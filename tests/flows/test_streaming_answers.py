@@ -14,7 +14,7 @@ from epp.envoy.options import BodyMode
 from tests.fakes.http1 import head_bytes, read_head
 from tests.flows.harness import EppProcess, Setting, start_all, start_envoy, wait_until
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.both_transports]
 
 FULL = BodyMode.FULL_DUPLEX_STREAMED
 UNBUFFERED = [BodyMode.NONE, BodyMode.STREAMED, FULL]
