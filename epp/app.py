@@ -103,7 +103,12 @@ class App:
         )
         profile = build_profile(document, Workshop(rng=rng, staleness_s=settings.scrape.staleness_s), SCRAPE_PLUGIN_TYPES)
         picker = EndpointPicker(
-            self._pool, profile, clock=self._clock, observer=self._metrics, last_resort=settings.drain.last_resort
+            self._pool,
+            profile,
+            clock=self._clock,
+            observer=self._metrics,
+            log=loggers("picks"),
+            last_resort=settings.drain.last_resort,
         )
         self._stalls = StallWatch(
             self._pool,
@@ -141,6 +146,7 @@ class App:
                 tasks = [
                     group.create_task(_for_ever(self._discovery.run(), "discovery")),
                     group.create_task(_for_ever(self._fleet.run(), "scraping")),
+                    group.create_task(_for_ever(self._transport.run(), "transport")),
                     group.create_task(_for_ever(self._watch_stalls(), "stall watch")),
                 ]
                 ready = group.create_task(self._become_ready())

@@ -26,6 +26,12 @@ class PickObserver(Protocol):
     def not_picked(self, duration_s: float, code: str, model: str) -> None: ...
 
 
+class PickLog(Protocol):
+    """Where each decision can be logged, for those who want to see them all."""
+
+    def debug(self, event: str, **fields: object) -> object: ...
+
+
 class Pick:
     """The result of a decision; it holds one count until `release`.
 
@@ -93,11 +99,12 @@ class Pick:
 class PickRecord:
     """One decision, kept as references; `as_json` spells it out when somebody asks."""
 
-    __slots__ = ("at_s", "duration_s", "error", "request", "schedule", "scorer_names")
+    __slots__ = ("at_s", "duration_s", "error", "model", "request_id", "schedule", "scorer_names")
 
     def __init__(self, request: InferenceRequest, at_s: float, duration_s: float, schedule: Schedule | None,
                  scorer_names: Sequence[str], error: PickError | None) -> None:  # fmt: skip
-        self.request = request
+        self.request_id = request.request_id
+        self.model = request.model
         self.at_s = at_s
         self.duration_s = duration_s
         self.schedule = schedule
@@ -113,9 +120,9 @@ class PickRecord:
         """The shape of one entry of `GET /api/v1/picks`; `at` is seconds since 1970 UTC."""
         schedule = self.schedule
         return {
-            "request_id": self.request.request_id,
+            "request_id": self.request_id,
             "at": self.at_s,
-            "model": self.request.model,
+            "model": self.model,
             "endpoints": [] if schedule is None else [e.address for e in schedule.chosen],
             "duration_s": self.duration_s,
             "candidates": [] if schedule is None else list(self._candidates(schedule)),
@@ -150,12 +157,14 @@ class EndpointPicker:
         *,
         clock: Clock,
         observer: PickObserver,
+        log: PickLog,
         last_resort: bool = False,
     ) -> None:
         self._pool = pool
         self._profile = profile
         self._clock = clock
         self._observer = observer
+        self._log = log
         self._last_resort = last_resort
         self._recent: deque[PickRecord] = deque()
         self._recent_scores = 0
@@ -182,9 +191,14 @@ class EndpointPicker:
         if chosen.health.demoted_because is not None:
             chosen.health.probed(began_s, self._pool.picks_total)
         pick = Pick(self._pool, schedule.chosen, self._clock)
-        duration_s = self._clock.monotonic_s() - began_s
-        self._remember(PickRecord(request, self._clock.wall_s(), duration_s, schedule, self._profile.scorer_names, None))
-        self._observer.picked(duration_s, chosen.spec.name, chosen.address, request.model or "")
+        try:
+            duration_s = self._clock.monotonic_s() - began_s
+            self._remember(PickRecord(request, self._clock.wall_s(), duration_s, schedule, self._profile.scorer_names, None))
+            self._observer.picked(duration_s, chosen.spec.name, chosen.address, request.model or "")
+            self._log.debug("picked", request_id=request.request_id, endpoint=pick.destination, model=request.model)
+        except BaseException:
+            pick.release()  # nobody else would
+            raise
         return pick
 
     def recent(self, limit: int) -> list[dict[str, Any]]:

@@ -7,6 +7,9 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
+COUNT_MAX = 2**31 - 1
+SIZE_MAX = 1 << 40
+
 _DURATION_UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h)")
 _SIZE = re.compile(r"(\d+)\s*(|B|KiB|MiB|GiB|Ki|Mi|Gi|kB|KB|MB|GB|k|M|G)$")
@@ -109,7 +112,7 @@ def _count(value: Any) -> int:
     if isinstance(value, (bool, float)):
         raise TypeError(value)
     count = int(value)
-    if count < 1:
+    if not 1 <= count <= COUNT_MAX:
         raise ValueError(value)
     return count
 
@@ -120,7 +123,10 @@ def _size(value: Any) -> int:
     match = _SIZE.match(str(value).strip())
     if match is None:
         raise ValueError(value)
-    return int(match[1]) * _SIZE_UNITS[match[2]]
+    size = int(match[1]) * _SIZE_UNITS[match[2]]
+    if not 1 <= size <= SIZE_MAX:
+        raise ValueError(value)
+    return size
 
 
 def _text(value: Any) -> str:
@@ -146,8 +152,8 @@ def _text_map(value: Any) -> tuple[tuple[str, str], ...]:
 TEXT: Kind[str] = Kind("text", "a text", _text)
 BOOLEAN: Kind[bool] = Kind("true|false", "true or false", _boolean)
 PORT: Kind[int] = Kind("port", "a port from 0 to 65535", _port)
-COUNT: Kind[int] = Kind("count", "a whole number of at least 1", _count)
-SIZE: Kind[int] = Kind("size", "a number of bytes such as 1048576 or 64MiB", _size)
+COUNT: Kind[int] = Kind("count", f"a whole number from 1 to {COUNT_MAX}", _count)
+SIZE: Kind[int] = Kind("size", "a number of bytes such as 1048576 or 64MiB, at most 1024GiB", _size)
 DURATION: Kind[float] = duration()
 TEXT_LIST: Kind[tuple[str, ...]] = Kind("a,b,…", "a list of texts", _text_list)
 TEXT_MAP: Kind[tuple[tuple[str, str], ...]] = Kind("map", "a map of texts", _text_map)

@@ -8,6 +8,8 @@ from epp.config.document import Document
 from epp.config.settings import GROUPS, Settings, SourceSettings, declared
 from epp.errors import ConfigError
 
+MESSAGE_ROOM_BYTES = 65_536
+"""What a message may hold besides a whole body."""
 STALENESS_INTERVALS = 3
 """A staleness threshold under this many scrape intervals makes everything look stale by design."""
 
@@ -82,6 +84,12 @@ def _contradictions(settings: Settings, origins: Mapping[tuple[str, str], str]) 
         for flag, value in (("--grpc-socket", server.grpc_socket), ("--client-ca", server.client_ca)):
             if value is not None:
                 yield f"{flag}: expected --transport=socket with it, found grpcio"
+    limits = settings.limits
+    if limits.max_message_bytes < limits.max_request_body_bytes + MESSAGE_ROOM_BYTES:
+        yield (
+            f"limits.maxMessageBytes: expected at least limits.maxRequestBodyBytes and {MESSAGE_ROOM_BYTES} more, "
+            f"found {limits.max_message_bytes}"
+        )
     if requests.strict and not requests.models:
         yield "requests.strict: expected requests.models with it, found no models"
 

@@ -5,7 +5,7 @@ It uses the read/write API with bytes: an async generator with message objects c
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -63,14 +63,20 @@ class GrpcioTransport:
         process: Any = grpc.stream_stream_rpc_method_handler(self._process)
         handlers = (grpc.method_handlers_generic_handler(EXT_PROC_SERVICE, {"Process": process}), self._health_handlers())
         options = (
+            ("grpc.max_concurrent_streams", limits.max_concurrent_streams),
             ("grpc.max_receive_message_length", limits.max_message_bytes),
             ("grpc.max_send_message_length", -1),
         )
-        return await self._start(handlers, options, host, port, None if tls is None else _credentials(tls))
+        return await self._start(handlers, options, host, port, None if tls is None else _credentials(tls), "--grpc-port")
 
     async def listen_for_health(self, host: str, port: int) -> tuple[str, int]:
         """Open a port for health alone, without TLS, as the kubelet's gRPC probes want it."""
-        return await self._start((self._health_handlers(),), (), host, port, None)
+        return await self._start((self._health_handlers(),), (), host, port, None, "--grpc-health-port")
+
+    async def run(self) -> NoReturn:
+        """Nothing to look after: gRPC does that itself; ends by cancellation."""
+        while True:
+            await asyncio.Event().wait()
 
     async def stop(self, grace_s: float) -> None:
         """Take no new calls, wait up to `grace_s` for the running ones, then cut them."""
@@ -84,6 +90,7 @@ class GrpcioTransport:
         host: str,
         port: int,
         credentials: grpc.ServerCredentials | None,
+        flag: str,
     ) -> tuple[str, int]:
         problem = ""
         for literal in (f"[{host}]" if ":" in host else host,) if host else ("[::]", "0.0.0.0"):  # noqa: S104
@@ -100,7 +107,8 @@ class GrpcioTransport:
             await server.start()
             self._servers.append(server)
             return literal, bound
-        raise BindError(f"port {port}: expected a free port on {host or 'all addresses'}, found: {problem}")
+        await self.stop(0.0)  # what is open already must not be left to the garbage collector
+        raise BindError(f"{flag}: expected a free port on {host or 'all addresses'}, found {port}: {problem}")
 
     # ── ext_proc ──
 

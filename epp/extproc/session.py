@@ -41,6 +41,7 @@ from epp.telemetry.outcome import RequestOutcome
 
 MAX_REQUEST_ID_CHARS = 128
 """Longer ids of clients are cut: they are kept for `/api/v1/picks`."""
+NO_LIMIT_BYTES = 1 << 62
 GO_ON_REQUEST_HEADERS = Continue(Part.REQUEST_HEADERS)
 GO_ON_REQUEST_BODY = Continue(Part.REQUEST_BODY)
 GO_ON_REQUEST_TRAILERS = Continue(Part.REQUEST_TRAILERS)
@@ -82,6 +83,7 @@ class Session:
         "_exchange",
         "_headers",
         "_held_bytes",
+        "_limit_bytes",
         "_pick",
         "_request_ended",
         "_response_mode",
@@ -100,6 +102,7 @@ class Session:
         self._subset: frozenset[str] | None = None
         self._chunks: list[bytes | memoryview] = []
         self._held_bytes = 0
+        self._limit_bytes = exchange.limits.max_request_body_bytes
         self._request_ended = False
         self._complete = False
         self._pick: SessionPick | None = None
@@ -124,7 +127,9 @@ class Session:
             return [self._refuse(InternalError("internal error of the endpoint picker"))]
 
     def expire(self) -> list[Action]:
-        """Nothing came for `limits.requestBodyTimeout` while the session was `collecting`."""
+        """Nothing came for `limits.requestBodyTimeout`; an answer only if the session is `collecting`."""
+        if not self.collecting:
+            return []
         wait_s = self._exchange.limits.request_body_timeout_s
         held = self.outcome.request_bytes
         return [self._refuse(BodyTimeoutError(f"the request body stopped after {held} bytes; waited {wait_s:g} s for more"))]
@@ -165,7 +170,8 @@ class Session:
         declared_bytes = _declared_bytes(headers)
         if declared_bytes > self._exchange.limits.max_request_body_bytes:
             raise self._too_large(declared_bytes)
-        if "upgrade" in headers:  # a websocket's bytes have no end to wait for
+        if "upgrade" in headers:  # a websocket's bytes have no end to wait for, and no limit
+            self._limit_bytes = NO_LIMIT_BYTES
             return [self._route(Part.REQUEST_HEADERS)]
         if mode is BodyMode.FULL_DUPLEX_STREAMED:
             budget = self._exchange.budget
@@ -183,7 +189,7 @@ class Session:
         self._request_ended = event.end_of_stream
         outcome = self.outcome
         outcome.request_bytes += len(event.body)
-        if outcome.request_bytes > self._exchange.limits.max_request_body_bytes:
+        if outcome.request_bytes > self._limit_bytes:
             raise self._too_large(outcome.request_bytes)
         if self.collecting:
             return self._collect(event)
@@ -198,6 +204,8 @@ class Session:
         if self._request_ended:
             return []
         self._request_ended = True
+        if self._pick is None and not self.collecting:
+            raise BadRequestError("a request with trailers and without a body cannot be routed in a BUFFERED body mode")
         answers = self._finish_collecting(end_of_stream=False) if self.collecting else []
         answers.append(GO_ON_REQUEST_TRAILERS)
         return answers

@@ -23,7 +23,7 @@ from epp.lifecycle import Phase
 from epp.listening import listen, listen_unix
 from epp.pb.grpc.health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
-EXPIRY_CHECK_S = 1.0
+TICK_S = 0.5
 
 
 class ProcessCall:
@@ -34,10 +34,11 @@ class ProcessCall:
         heard_at_s: When the last message came, monotonic.
     """
 
-    __slots__ = ("_collecting", "_now_s", "_stream", "heard_at_s", "session")
+    __slots__ = ("_bugs", "_collecting", "_now_s", "_stream", "heard_at_s", "session")
 
     def __init__(self, stream: Stream, exchange: Exchange, collecting: set["ProcessCall"]) -> None:
         self._stream = stream
+        self._bugs = exchange.bugs
         self._now_s = exchange.clock.monotonic_s
         self._collecting = collecting
         self.session = Session(exchange)
@@ -46,11 +47,12 @@ class ProcessCall:
     def message(self, message: bytes) -> None:
         try:
             event = decode(message)
+            if event is not None:
+                self._answer(self.session.receive(event))
         except MessageError as error:
             self._stream.finish(Status.INVALID_ARGUMENT, str(error))
-            return
-        if event is not None:
-            self._answer(self.session.receive(event))
+        except Exception:  # noqa: BLE001 - a bug must cost this request only, not the connection of all
+            self._bug("message")
 
     def half_closed(self) -> None:
         self._stream.finish()
@@ -60,17 +62,24 @@ class ProcessCall:
 
     def closed(self, *, cancelled: bool) -> None:
         self._collecting.discard(self)
-        self.session.end(cancelled=cancelled)
+        try:
+            self.session.end(cancelled=cancelled)
+        except Exception:  # noqa: BLE001 - the other calls of the connection have their end to come
+            self._bugs.exception("bug_in_transport", at="closed")
 
     def expire(self) -> None:
         """The body stopped for too long."""
-        self._answer(self.session.expire())
+        try:
+            self._answer(self.session.expire())
+        except Exception:  # noqa: BLE001 - the other bodies have their turn to come
+            self._bug("expire")
 
     def _answer(self, actions: list[Action]) -> None:
         stream, session = self._stream, self.session
         for action in actions:
             stream.send(encode(action))
         if session.refused:
+            self._collecting.discard(self)
             stream.finish()
         elif session.collecting:
             self.heard_at_s = self._now_s()
@@ -79,6 +88,10 @@ class ProcessCall:
             self._collecting.discard(self)
             if not stream.pending_bytes:
                 session.drained()
+
+    def _bug(self, at: str) -> None:
+        self._bugs.exception("bug_in_transport", at=at)
+        self._stream.finish(Status.INTERNAL, "internal error of the endpoint picker")
 
 
 class CheckCall:
@@ -128,7 +141,8 @@ class WatchCall:
             self._tell(self._health.lifecycle.phase)
 
     def half_closed(self) -> None:
-        """The request is whole; the answers go on."""
+        if self._service is None:
+            self._stream.finish(Status.INVALID_ARGUMENT, "expected a HealthCheckRequest, found none")
 
     def drained(self) -> None:
         """Nothing is held for a watch."""
@@ -175,7 +189,6 @@ class SocketTransport:
         }
         self._observer = observer
         self._servers: list[Server] = []
-        self._ticking: list[asyncio.Task[None]] = []
         self.tally = Tally()
 
     @property
@@ -227,18 +240,32 @@ class SocketTransport:
         await self._start(self._health, Limits(max_message_bytes=65_536)).serve(listening)
         return (f"[{host}]" if ":" in host else host) or "[::]", listening.getsockname()[1]
 
+    async def run(self) -> NoReturn:
+        """Look at the clock for all calls and connections; ends by cancellation."""
+        while True:
+            await asyncio.sleep(min(TICK_S, self._exchange.limits.request_body_timeout_s / 4))
+            now_s = self._exchange.clock.monotonic_s()
+            oldest_s = now_s - self._exchange.limits.request_body_timeout_s
+            for call in [call for call in self._collecting if call.heard_at_s <= oldest_s]:
+                call.expire()
+            for server in self._servers:
+                for connection in tuple(server.shared.sockets):
+                    try:
+                        connection.tick(now_s)
+                    except Exception:  # noqa: BLE001 - the other connections have their turn to come
+                        self._exchange.bugs.exception("bug_in_transport", at="tick")
+                        connection.abort()
+
     async def stop(self, grace_s: float) -> None:
-        """Tell every peer, wait up to `grace_s` for the running calls, then cut them."""
+        """Tell every peer, wait up to `grace_s` for it to have heard and for the running calls, then close."""
         for server in self._servers:
             server.announce_shutdown()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
-                while self.open_streams:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
+                while self.open_streams or not all(server.shutdown_heard for server in self._servers):  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
         for server in self._servers:
             await server.close()
-        for task in self._ticking:
-            task.cancel()
 
     def _server(self, limits: LimitSettings) -> Server:
         methods = {PROCESS_METHOD.encode(): self._process, **self._health}
@@ -253,20 +280,9 @@ class SocketTransport:
             observer=self._observer,
             now_s=self._exchange.clock.monotonic_s,
             max_connections=max_connections,
+            account=self._exchange.budget,
             tally=self.tally,
         )
         server = Server(shared)
         self._servers.append(server)
-        self._ticking.append(asyncio.create_task(server.run()))
-        if len(self._ticking) == 1:
-            self._ticking.append(asyncio.create_task(self._expire_bodies()))
         return server
-
-    async def _expire_bodies(self) -> NoReturn:
-        """Give up bodies that stopped before their end."""
-        timeout_s = self._exchange.limits.request_body_timeout_s
-        while True:
-            await asyncio.sleep(min(EXPIRY_CHECK_S, timeout_s / 4))
-            oldest_s = self._exchange.clock.monotonic_s() - timeout_s
-            for call in [call for call in self._collecting if call.heard_at_s <= oldest_s]:
-                call.expire()

@@ -1,8 +1,9 @@
 """Certificates of the ext_proc port: made here, or read from files and read again when they change."""
 
+import contextlib
 import datetime
+import os
 import ssl
-import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -97,12 +98,13 @@ def server_context(pair: KeyPair, client_ca: bytes | None = None) -> ssl.SSLCont
     if client_ca is not None:
         context.load_verify_locations(cadata=client_ca.decode("ascii", "replace"))
         context.verify_mode = ssl.CERT_REQUIRED
-    # Python's `ssl` reads key pairs from files only, so they are in one for this moment, readable by nobody else.
-    with tempfile.TemporaryDirectory(prefix="epp-tls-") as folder:
-        file = Path(folder) / "pair.pem"
-        file.touch(mode=0o600)
-        file.write_bytes(pair.certificate + b"\n" + pair.key)
-        context.load_cert_chain(file)
+    # Python's `ssl` reads key pairs from files only; this one is in memory and has no name that anybody else could open.
+    file = os.memfd_create("epp-tls")
+    try:
+        os.write(file, pair.certificate + b"\n" + pair.key)
+        context.load_cert_chain(f"/proc/self/fd/{file}")
+    finally:
+        os.close(file)
     return context
 
 
@@ -118,7 +120,8 @@ def server_contexts(tls: "KeyPair | CertificateReloader", client_ca: bytes | Non
         nonlocal current
         pair = reloader.changed()
         if pair is not None:
-            current = server_context(pair, client_ca)
+            with contextlib.suppress(ssl.SSLError):  # what OpenSSL does not take is not shown; the old pair stays
+                current = server_context(pair, client_ca)
         return current
 
     return context

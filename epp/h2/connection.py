@@ -26,7 +26,7 @@ from epp.h2.frames import (
     goaway,
     reset,
 )
-from epp.h2.limits import Limits, Tally
+from epp.h2.limits import Account, Limits, Tally, Unlimited
 from epp.h2.receiving import ReceivingHalf
 from epp.h2.stream import Method, Status
 
@@ -43,6 +43,7 @@ class Connection(ReceivingHalf):
         now_s: Monotonic clock.
         tally: Counts the limits that were hit.
         wake: Called when there is output that no call of the driver brought about (a call answers later).
+        account: Counts what is held of messages that are not whole, with others; None to count nothing.
     """
 
     __slots__ = ("_greeted", "_handlers", "_rest", "_settled")
@@ -55,8 +56,9 @@ class Connection(ReceivingHalf):
         now_s: Callable[[], float],
         tally: Tally,
         wake: Callable[[], None] = lambda: None,
+        account: Account | None = None,
     ) -> None:
-        super().__init__(methods, limits, now_s=now_s, tally=tally, wake=wake)
+        super().__init__(methods, limits, now_s=now_s, tally=tally, wake=wake, account=account or Unlimited())
         self._rest = b""
         self._greeted = False
         self._settled = False
@@ -91,7 +93,8 @@ class Connection(ReceivingHalf):
             at = 0 if self._greeted else self._greet(data)
             self._rest = data[self._frames(data, at) :]
         except ConnectionFaultError as fault:
-            self._tally.hits[fault.code.name.lower()] += 1
+            if fault.code is not ErrorCode.ENHANCE_YOUR_CALM:  # counted by what there was too much of
+                self._tally.hits[fault.code.name.lower()] += 1
             self.close(fault.code, str(fault))
         finally:
             self._driven = False
@@ -123,6 +126,11 @@ class Connection(ReceivingHalf):
         if self._refuse_above == MAX_WINDOW_BYTES and not self.ended:
             self._refuse_above = self._last_id
             self._out.append(goaway(self._last_id, ErrorCode.NO_ERROR, "shutting down"))
+
+    @property
+    def shutdown_heard(self) -> bool:
+        """Whether the peer knows that it must open no more streams here, or is not there any more."""
+        return self.ended or not self._greeted or self._refuse_above not in (None, MAX_WINDOW_BYTES)
 
     def ping(self) -> None:
         """Ask whether the peer is still there; any bytes of it are an answer."""

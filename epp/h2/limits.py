@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from epp.h2.frames import DEFAULT_WINDOW_BYTES, MAX_WINDOW_BYTES
 
@@ -60,6 +61,28 @@ class Allowance:
             return False
         self._left -= tokens
         return True
+
+
+class Account(Protocol):
+    """Counts bytes that are held, against a limit of everybody's."""
+
+    def take(self, size_bytes: int) -> bool:
+        """Reserve so many bytes if they fit."""
+        ...
+
+    def give_back(self, size_bytes: int) -> None:
+        """End a reservation, or a part of it."""
+        ...
+
+
+class Unlimited:
+    """An account that everything fits into."""
+
+    def take(self, size_bytes: int) -> bool:
+        return True
+
+    def give_back(self, size_bytes: int) -> None:
+        """Nothing was counted."""
 
 
 @dataclass(slots=True)

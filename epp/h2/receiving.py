@@ -17,7 +17,7 @@ from epp.h2.frames import (
 )
 from epp.h2.grpc import check_grpc, deadline_in_s
 from epp.h2.header_blocks import HeaderDecoder, Headers, check_field, check_request
-from epp.h2.limits import Allowance, Limits, Tally
+from epp.h2.limits import Account, Allowance, Limits, Tally
 from epp.h2.sending import SendingHalf
 from epp.h2.stream import MESSAGE_PREFIX_BYTES, PREFIX, Metadata, Method, Status, Stream
 
@@ -50,15 +50,18 @@ class ReceivingHalf(SendingHalf):
         now_s: Callable[[], float],
         tally: Tally,
         wake: Callable[[], None],
+        account: Account,
     ) -> None:
-        super().__init__(limits, wake)
+        super().__init__(limits, wake, account)
         self._half_connection_window = limits.connection_window_bytes >> 1
         self._half_stream_window = limits.stream_window_bytes >> 1
         self._methods = methods
         self._now_s = now_s
         self._tally = tally
         self._decoder = HeaderDecoder(max_header_list_bytes=limits.max_header_list_bytes)
-        self._allowance = Allowance(limits.control_burst, limits.control_per_second, now_s())
+        # All streams of a connection may be reset at once by a gateway that restarts its clients' pool.
+        burst = max(limits.control_burst, 2 * limits.max_concurrent_streams)
+        self._allowance = Allowance(burst, limits.control_per_second, now_s())
         self._last_id = 0
         self._refuse_above: int | None = None
         self._block: bytearray | None = None

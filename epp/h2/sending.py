@@ -19,7 +19,7 @@ from epp.h2.frames import (
     window_update,
 )
 from epp.h2.header_blocks import RESPONSE_HEADERS, plain_response, trailers
-from epp.h2.limits import Limits
+from epp.h2.limits import Account, Limits
 from epp.h2.stream import MESSAGE_PREFIX_BYTES, PREFIX, Status, Stream
 
 MESSAGE_FRAME = struct.Struct(FRAME_HEADER.format + PREFIX.format.removeprefix(">"))
@@ -39,6 +39,7 @@ class SendingHalf:
 
     Attributes:
         limits: Bounds of the connection.
+        account: Counts what is held of messages that are not whole.
         streams: Open ones, by id.
         ended: Nothing more is read or will be sent after the output that is there.
         write_paused: The peer does not read: data waits in the streams. Set by the driver.
@@ -55,14 +56,16 @@ class SendingHalf:
         "_peer_stream_window",
         "_send_window",
         "_wake",
+        "account",
         "ended",
         "limits",
         "streams",
         "write_paused",
     )
 
-    def __init__(self, limits: Limits, wake: Callable[[], None]) -> None:
+    def __init__(self, limits: Limits, wake: Callable[[], None], account: Account) -> None:
         self.limits = limits
+        self.account = account
         self.streams: dict[int, Stream] = {}
         self.ended = False
         self.write_paused = False

@@ -5,11 +5,11 @@ import socket
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NoReturn, Protocol, cast
+from typing import Protocol, cast
 
 from epp.h2.connection import Connection
 from epp.h2.frames import ErrorCode
-from epp.h2.limits import Limits, Tally
+from epp.h2.limits import Account, Limits, Tally, Unlimited
 from epp.h2.stream import Method
 from epp.h2.tls import HandshakeError, TlsPipe
 
@@ -18,7 +18,6 @@ JOIN_BYTES = 65_536
 MAX_UNREAD_BYTES = 4 << 20
 """What is written to a peer that does not read, beyond what was there when it stopped: answers to its control frames and
 statuses of its calls, since data waits in the streams. A connection with more is cut."""
-TICK_S = 0.5
 CLOSE_S = 1.0
 """How long the last words may take to go out when a server closes."""
 
@@ -31,7 +30,6 @@ class Patience:
         greeting_s: From the connection to the first valid frame.
         keepalive_s: A connection that says nothing for so long is asked (PING) whether it is there …
         keepalive_answer_s: … and closed when it does not answer within this.
-        half_frame_s: A frame that has begun must end within this.
     """
 
     greeting_s: float = 10.0
@@ -57,6 +55,7 @@ class Shared:
     observer: ServerObserver
     now_s: Callable[[], float]
     max_connections: int
+    account: Account = field(default_factory=Unlimited)
     tally: Tally = field(default_factory=Tally)
     sockets: set["SocketConnection"] = field(default_factory=set)
 
@@ -73,7 +72,14 @@ class SocketConnection(asyncio.Protocol):
         self._shared = shared
         self._transport: asyncio.Transport | None = None
         self._tls = None if context is None else TlsPipe(context)
-        self.connection = Connection(shared.methods, shared.limits, now_s=shared.now_s, tally=shared.tally, wake=self.flush)
+        self.connection = Connection(
+            shared.methods,
+            shared.limits,
+            now_s=shared.now_s,
+            tally=shared.tally,
+            wake=self.flush,
+            account=shared.account,
+        )
         self._began_s = self._heard_s = shared.now_s()
         self._asked_s: float | None = None
         self._unread_bytes = 0
@@ -219,17 +225,9 @@ class Server:
             self._servers.append(await loop.create_server(connection, sock=listening))
 
     @property
-    def open_streams(self) -> int:
-        """Calls that have not ended, over all connections."""
-        return sum(len(connection.connection.streams) for connection in self.shared.sockets)
-
-    async def run(self) -> NoReturn:
-        """Look at the clock for all connections; ends by cancellation."""
-        while True:
-            await asyncio.sleep(TICK_S)
-            now_s = self.shared.now_s()
-            for connection in tuple(self.shared.sockets):
-                connection.tick(now_s)
+    def shutdown_heard(self) -> bool:
+        """Whether every peer has answered the announcement, so that it opens no more streams here."""
+        return all(connection.connection.shutdown_heard for connection in self.shared.sockets)
 
     def announce_shutdown(self) -> None:
         """First step of a graceful end on every connection."""

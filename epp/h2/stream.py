@@ -69,6 +69,7 @@ class Stream:
     """
 
     __slots__ = (
+        "_account",
         "_buffer",
         "_connection",
         "_max_message_bytes",
@@ -92,6 +93,7 @@ class Stream:
     def __init__(self, connection: "SendingHalf", stream_id: int, send_window: int, receive_window: int) -> None:
         self._connection = connection
         self._buffer = bytearray()
+        self._account = connection.account
         self._needed_bytes = MESSAGE_PREFIX_BYTES
         self._max_message_bytes = connection.limits.max_message_bytes
         self.id = stream_id
@@ -133,7 +135,7 @@ class Stream:
         self.pending.clear()
         self.pending_bytes = 0
         self.trailers = None
-        self._buffer.clear()
+        self.forget_input()
 
     # ── messages out of DATA frames ──
 
@@ -148,6 +150,9 @@ class Stream:
             length = int.from_bytes(received[start + 1 : start + MESSAGE_PREFIX_BYTES], "big")
             if length == stop - start - MESSAGE_PREFIX_BYTES and length <= self._max_message_bytes:
                 return [received[start + MESSAGE_PREFIX_BYTES : stop]]
+        if not self._account.take(stop - start):
+            self.refusal = Status.RESOURCE_EXHAUSTED, "too much is held already of messages that are not whole"
+            return []
         buffer += memoryview(received)[start:stop]
         return self._cut_messages(buffer) if len(buffer) >= self._needed_bytes else []
 
@@ -172,6 +177,7 @@ class Stream:
                 messages.append(bytes(view[at + MESSAGE_PREFIX_BYTES : end]))
                 at = end
         del buffer[:at]
+        self._account.give_back(at)
         return messages
 
     @property
@@ -186,4 +192,6 @@ class Stream:
 
     def forget_input(self) -> None:
         """Free what has come of a message that nobody waits for."""
-        self._buffer.clear()
+        if self._buffer:
+            self._account.give_back(len(self._buffer))
+            self._buffer.clear()

@@ -47,9 +47,9 @@ class TlsPipe:
         try:
             if not self.established:
                 self._object.do_handshake()
-                self.established = True
                 if self._object.selected_alpn_protocol() != "h2":
                     raise HandshakeError("expected ALPN protocol h2, found none in common")
+                self.established = True
             return self._read()
         except ssl.SSLWantReadError:
             return b""

@@ -102,8 +102,9 @@ class Endpoint:
         engine: The engine in use: forced by the spec or recognised; None while unknown.
         known_at_s: `scraped_at_s`, or minus infinity: ages without a case for None.
         ramps_up_from_s: When it joined a pool that was already serving, or came back; minus infinity for the others.
-        cost: `load.cost_requests` divided by the weight: what picks compare. Kept up to date by every method that changes
-            what it depends on.
+        cost: `(load.cost_requests + 1) / weight`: what picks compare, with the next request already there, so that the
+            weight tells among idle endpoints too (as in Envoy's weighted least request). Kept up to date by every method
+            that changes what it depends on.
         health: What its own answers told.
         unanswered_requests: Picked here, not ended, and no response header seen yet.
         progress_events: Counts every sign of life in answers; only its change matters.
@@ -144,7 +145,7 @@ class Endpoint:
         self.health = EndpointHealth()
         self.unanswered_requests = 0
         self.progress_events = 0
-        self.cost = 0.0
+        self.cost = 1.0 / spec.weight
 
     @property
     def address(self) -> EndpointAddress:
@@ -211,6 +212,11 @@ class Endpoint:
         """Its serving port refuses connections again and again: it only gets probes until it takes them."""
         self.health.refused(now_s)
 
+    def accepted_connection(self, now_s: float) -> None:
+        """It takes connections, whatever else it says."""
+        if self.health.demoted_because is not None and self.health.accepted():
+            self.ramps_up_from_s = now_s
+
     def scraped(self, metrics: EndpointMetrics, *, began_at_s: float, in_flight_at_begin: int) -> None:
         """Take over what a scrape said.
 
@@ -222,8 +228,7 @@ class Endpoint:
         self.scraped_at_s = self.known_at_s = began_at_s
         self.in_flight_at_scrape = in_flight_at_begin
         self.scrape_error = None
-        if self.health.demoted_because is not None and self.health.accepted():
-            self.ramps_up_from_s = began_at_s
+        self.accepted_connection(began_at_s)
         self._update_load()
 
     def scrape_failed(self, reason: str) -> None:
@@ -247,4 +252,5 @@ class Endpoint:
         return estimate_load(self.metrics, self.in_flight_requests, self.in_flight_at_scrape)
 
     def _update_load(self) -> None:
-        self.cost = estimated_cost(self.metrics, self.in_flight_requests, self.in_flight_at_scrape) / self.spec.weight
+        cost = estimated_cost(self.metrics, self.in_flight_requests, self.in_flight_at_scrape)
+        self.cost = (cost + 1.0) / self.spec.weight

@@ -9,6 +9,8 @@ FAILURES_TO_DEMOTE = 3
 """Failed answers in a row, with no good one between, after which an endpoint only gets probes."""
 PROBE_EVERY_S = 10.0
 """A demoted endpoint is probed at least this often while there is traffic …"""
+PROBE_REFUSING_EVERY_S = 60.0
+"""One whose port refuses connections is probed this rarely: its scrapes tell sooner, and cost no request."""
 PROBE_EVERY_PICKS = 40
 """… or after this many picks, if that comes first …"""
 PROBE_PAUSE_S = 1.0
@@ -71,9 +73,9 @@ class EndpointHealth:
 
     def probe_is_due(self, now_s: float, picks: int) -> bool:
         """Whether the next pick may try this demoted endpoint."""
-        if self.demoted_because is REFUSES:
-            return False  # the next scrape that finds a connection restores it; a request would only be lost
         since_s = now_s - self._probed_at_s
+        if self.demoted_because is REFUSES:  # the next scrape that finds a connection restores it sooner
+            return since_s >= PROBE_REFUSING_EVERY_S
         if since_s >= PROBE_EVERY_S or self._picks_at_probe is None:
             return since_s >= PROBE_EVERY_S
         return since_s >= PROBE_PAUSE_S and picks - self._picks_at_probe >= PROBE_EVERY_PICKS

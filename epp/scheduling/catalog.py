@@ -45,13 +45,21 @@ class PluginType:
     parameters: Mapping[str, tuple[str, Kind[Any]]] = field(default_factory=dict)
 
 
+def _scorer(make: Callable[..., Scorer]) -> PluginType:
+    return PluginType("scorer", lambda name, workshop: make(name, staleness_s=workshop.staleness_s))
+
+
 _MAX_ENDPOINTS = {"maxNumOfEndpoints": ("max_endpoints", kinds.COUNT)}
 
 PLUGIN_TYPES: Mapping[str, PluginType] = {
-    "kv-cache-utilization-scorer": PluginType("scorer", lambda name, workshop: KvCacheUtilizationScorer(name)),
-    "least-load-scorer": PluginType("scorer", lambda name, workshop: LeastLoadScorer(name, staleness_s=workshop.staleness_s)),
-    "queue-scorer": PluginType("scorer", lambda name, workshop: QueueScorer(name)),
-    "running-requests-size-scorer": PluginType("scorer", lambda name, workshop: RunningRequestsScorer(name)),
+    "kv-cache-utilization-scorer": PluginType(
+        "scorer", lambda name, workshop: KvCacheUtilizationScorer(name, staleness_s=workshop.staleness_s)
+    ),
+    "least-load-scorer": _scorer(LeastLoadScorer),
+    "queue-scorer": _scorer(QueueScorer),
+    "running-requests-size-scorer": PluginType(
+        "scorer", lambda name, workshop: RunningRequestsScorer(name, staleness_s=workshop.staleness_s)
+    ),
     "max-score-picker": PluginType(
         "picker", lambda name, workshop, **p: MaxScorePicker(name, rng=workshop.rng, **p), _MAX_ENDPOINTS
     ),

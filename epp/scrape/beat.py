@@ -9,8 +9,8 @@ import asyncio
 import heapq
 from itertools import count
 
-EARLY_RATIO = 0.3
-"""A sleep may end earlier by this part of its length, to end together with another one."""
+LATE_RATIO = 0.15
+"""A sleep may last longer by this part of its length, to end together with another one; it never ends early."""
 TOGETHER_MAX = 8
 """So many wake at once; more would hold up the requests that come meanwhile."""
 
@@ -25,11 +25,12 @@ class Beat:
         self._timer_at_s = 0.0  # uvloop's handles cannot be asked
 
     async def sleep(self, pause_s: float) -> None:
-        """Sleep for `pause_s`, or up to `EARLY_RATIO` of it less."""
+        """Sleep for `pause_s`, or up to `LATE_RATIO` of it more."""
         loop = asyncio.get_running_loop()
-        due_s = loop.time() + pause_s
+        now_s = loop.time()
+        due_s = now_s + pause_s * (1.0 + LATE_RATIO)
         future = loop.create_future()
-        heapq.heappush(self._sleepers, (due_s, next(self._numbers), due_s - EARLY_RATIO * pause_s, future))
+        heapq.heappush(self._sleepers, (due_s, next(self._numbers), now_s + pause_s, future))
         if self._timer is None or due_s < self._timer_at_s:
             self._set_timer(loop)
         await future

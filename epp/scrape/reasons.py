@@ -30,6 +30,12 @@ class Reason(StrEnum):
     """A bug in this program; logged with a stack."""
 
 
+ANSWERED = frozenset(
+    {Reason.STATUS, Reason.NOT_ENABLED, Reason.NEEDS_KEY, Reason.TOO_LARGE, Reason.GARBAGE, Reason.UNKNOWN_ENGINE}
+)
+"""Failures of a server that takes connections and answers."""
+
+
 class ScrapeError(EppError):
     """One scrape gave nothing; the text says why, in one sentence.
 

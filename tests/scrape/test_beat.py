@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-from epp.scrape.beat import EARLY_RATIO, TOGETHER_MAX, Beat
+from epp.scrape.beat import LATE_RATIO, TOGETHER_MAX, Beat
 
 
 class StillLoop(asyncio.SelectorEventLoop):
@@ -42,27 +42,27 @@ def run(scene: Callable[[StillLoop, Beat], object]) -> None:
 
 def test_sleeps_that_end_soon_after_one_another_end_together() -> None:
     async def scene(loop: StillLoop, beat: Beat) -> None:
-        tasks = [asyncio.ensure_future(beat.sleep(pause_s)) for pause_s in (0.050, 0.055, 0.060, 0.065)]
+        tasks = [asyncio.ensure_future(beat.sleep(pause_s)) for pause_s in (0.050, 0.052, 0.055, 0.057)]
         await move_to(loop, 1000.0)
+        await move_to(loop, 1000.0501)
         assert not any(t.done() for t in tasks)
-        await move_to(loop, 1000.051)
+        await move_to(loop, 1000.0 + 0.050 * (1 + LATE_RATIO) + 0.0001)
         assert all(t.done() for t in tasks)
         assert loop.wakes == 1
 
     run(scene)
 
 
-def test_no_sleep_is_cut_by_more_than_its_part() -> None:
+def test_no_sleep_ends_early_or_later_than_its_part() -> None:
     async def scene(loop: StillLoop, beat: Beat) -> None:
         short = asyncio.ensure_future(beat.sleep(0.1))
         long = asyncio.ensure_future(beat.sleep(1.0))
         await move_to(loop, 1000.0)
-        await move_to(loop, 1000.1001)
+        await move_to(loop, 1000.0 + 0.1 * (1 + LATE_RATIO) + 0.001)
         assert short.done()
+        await move_to(loop, 1000.999)
         assert not long.done()
-        await move_to(loop, 1000.0 + 1.0 * (1 - EARLY_RATIO) + 0.001)
-        assert not long.done()  # nobody else is due
-        await move_to(loop, 1001.001)
+        await move_to(loop, 1000.0 + 1.0 * (1 + LATE_RATIO) + 0.001)
         assert long.done()
 
     run(scene)
@@ -72,7 +72,7 @@ def test_many_wake_in_turns_so_that_requests_come_between() -> None:
     async def scene(loop: StillLoop, beat: Beat) -> None:
         tasks = [asyncio.ensure_future(beat.sleep(0.5)) for _ in range(3 * TOGETHER_MAX)]
         await move_to(loop, 1000.0)
-        loop.now_s = 1000.51
+        loop.now_s = 1000.6
         seen: list[int] = []
         while not all(t.done() for t in tasks):
             await asyncio.sleep(0)
@@ -89,7 +89,7 @@ def test_a_sleeper_that_was_cancelled_holds_up_nobody() -> None:
         kept = asyncio.ensure_future(beat.sleep(0.06))
         await move_to(loop, 1000.0)
         gone.cancel()
-        await move_to(loop, 1000.061)
+        await move_to(loop, 1000.08)
         assert kept.done()
         with pytest.raises(asyncio.CancelledError):
             await gone

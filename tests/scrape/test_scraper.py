@@ -324,3 +324,24 @@ async def test_a_label_names_the_engine() -> None:
 
     assert rig.endpoint.engine == "vllm"
     assert rig.pages.asked == ["10.0.0.1:8000/metrics"]
+
+
+@pytest.mark.parametrize("outcome", [NOT_FOUND, page("<html>")], ids=["no such page", "garbage"])
+async def test_a_server_without_a_readable_page_comes_back_once_it_takes_connections(outcome: Outcome) -> None:
+    """Field report 40: recovery restores it, also where its metrics never tell."""
+    rig = Rig(REFUSED)
+    await rig.scrape(times=2)
+    refusing = rig.endpoint.health.demoted_because
+    await rig.scrape(outcome)
+
+    assert refusing == "refuses connections"
+    assert rig.endpoint.health.demoted_because is None
+
+
+async def test_refusals_with_a_timeout_between_are_not_in_a_row() -> None:
+    rig = Rig(REFUSED)
+    await rig.scrape()
+    await rig.scrape(TOO_SLOW)
+    await rig.scrape(REFUSED)
+
+    assert rig.endpoint.health.demoted_because is None

@@ -1,5 +1,7 @@
 """The default scorer."""
 
+import pytest
+
 from epp.pool.state import PoolState
 from epp.scheduling.plugin import Moment
 from epp.scheduling.request import InferenceRequest
@@ -12,7 +14,8 @@ SCORER = LeastLoadScorer(staleness_s=2.0)
 
 
 def costs(pool: PoolState, clock: FakeClock) -> list[float]:
-    return SCORER.costs(pool.ready, clock.now_s)
+    """Without the next request, which each of them counts."""
+    return [cost - 1.0 for cost in SCORER.costs(pool.ready, clock.now_s)]
 
 
 def test_the_least_loaded_gets_1_the_most_loaded_0_and_the_rest_lies_between() -> None:
@@ -91,8 +94,14 @@ def test_a_late_endpoint_ramps_up_from_half_its_share_to_all_of_it() -> None:
     pool.sync([spec(1), spec(2)])
     for endpoint in pool.ready:
         pool.count_pick(endpoint)
-    assert costs(pool, clock) == [1.0, 2.0]
+    assert costs(pool, clock) == [1.0, 3.0]
     clock.advance(5.0)
-    assert costs(pool, clock) == [1.0, 1.0 / 0.75]
+    assert costs(pool, clock) == pytest.approx([1.0, 2.0 / 0.75 - 1.0])
     clock.advance(5.0)
     assert costs(pool, clock) == [1.0, 1.0]
+
+
+def test_a_weight_tells_among_idle_endpoints_too() -> None:
+    clock = FakeClock()
+    pool = pool_of([spec(1, weight=2.0), spec(2)], clock)
+    assert SCORER.costs(pool.ready, clock.now_s) == [0.5, 1.0]
