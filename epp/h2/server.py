@@ -27,14 +27,16 @@ class Patience:
     """How long a server waits for its peers, in seconds.
 
     Attributes:
-        greeting_s: From the connection to the first valid frame.
+        greeting_s: From the connection to the end of the preface.
         keepalive_s: A connection that says nothing for so long is asked (PING) whether it is there …
         keepalive_answer_s: … and closed when it does not answer within this.
+        half_frame_s: A frame that has begun must end within this.
     """
 
     greeting_s: float = 10.0
     keepalive_s: float = 30.0
     keepalive_answer_s: float = 20.0
+    half_frame_s: float = 60.0
 
 
 class ServerObserver(Protocol):
@@ -82,6 +84,8 @@ class SocketConnection(asyncio.Protocol):
         )
         self._began_s = self._heard_s = shared.now_s()
         self._asked_s: float | None = None
+        self._half_frame_since_s: float | None = None
+        self._reads_seen = 0
         self._unread_bytes = 0
 
     # ── asyncio.Protocol ──
@@ -171,7 +175,19 @@ class SocketConnection(asyncio.Protocol):
         elif now_s - self._heard_s > patience.keepalive_s:
             self._asked_s = now_s
             connection.ping()
+        self._watch_half_frame(now_s)
         self.flush()
+
+    def _watch_half_frame(self, now_s: float) -> None:
+        """A peer that drips bytes and never completes a frame is dropped."""
+        connection = self.connection
+        if not connection.has_half_a_frame or connection.reads_with_whole_frames != self._reads_seen:
+            self._reads_seen, self._half_frame_since_s = connection.reads_with_whole_frames, None
+        elif self._half_frame_since_s is None:
+            self._half_frame_since_s = now_s
+        elif now_s - self._half_frame_since_s > self._shared.patience.half_frame_s:
+            self._shared.limit_hit("half_frame")
+            self.abort()
 
     def close(self) -> None:
         """Say goodbye and close; running calls are cancelled."""

@@ -6,13 +6,15 @@ calls do in between (time, a paused socket, answers out of turn, shutdown). So a
 
 from collections.abc import Callable, Mapping
 
-from epp.h2.connection import SHUTDOWN_PING, Connection
+from epp.h2.connection import Connection
+from epp.h2.control import SHUTDOWN_PING
 from epp.h2.frames import END_HEADERS, END_STREAM, PREFACE, ErrorCode, FrameType, reset, settings
 from epp.h2.header_blocks import REMEMBERED_BLOCKS
 from epp.h2.limits import Limits, Tally
 from epp.h2.sending import CLOSED_REMEMBERED
 from epp.h2.stream import Status, Stream
 from tests.fakes.clock import FakeClock
+from tests.h2.fuzz_requests import BLOCKS, literal
 from tests.h2.peer import Frame, body, cut, message
 from tests.h2.recorded_call import RecordedCall
 
@@ -30,33 +32,6 @@ LIMITS = Limits(
 ANSWER_BYTES = 20_000
 MOST_PENDING_BYTES = LIMITS.pending_high_bytes + LIMITS.stream_window_bytes + LIMITS.max_message_bytes
 MOST_STEPS = 2_000
-
-
-def literal(name: bytes, value: bytes) -> bytes:
-    """A field that leaves the peer's table alone."""
-    return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
-
-
-def block(path: bytes, *more: tuple[bytes, bytes]) -> bytes:
-    """The header block of a request: static `:method POST` and `:scheme http`, the rest literal."""
-    fields = ((b":path", path), (b"content-type", b"application/grpc"), *more)
-    return b"\x83\x86" + b"".join(literal(name, value) for name, value in fields)
-
-
-BLOCKS = (
-    block(b"/echo"),
-    block(b"/late"),
-    block(b"/refuse"),
-    block(b"/late", (b"grpc-timeout", b"1S")),
-    block(b"/echo", (b"content-length", b"8")),
-    block(b"/unknown"),
-    b"\x82\x86" + literal(b":path", b"/echo"),  # GET
-    block(b"/echo", (b"Upper", b"1")),
-    b"\x83\x86" + b"\x44\x05/echo" + b"\x5f\x10application/grpc" + b"\x40\x03x-a\x01" + b"1",  # inserts into the table
-    b"\x83\x86\xc0\xbf\xbe",  # names what the block above inserts
-    b"\x3e" + block(b"/echo"),  # resizes the table
-    b"\x20" + block(b"/echo"),
-)
 
 
 class Program:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from epp.h2.connection import SHUTDOWN_PING
+from epp.h2.control import SHUTDOWN_PING
 from epp.h2.frames import ACK, MAX_WINDOW_BYTES, ErrorCode, FrameType, frame
 from tests.h2.peer import Frame, Peer, body, goaway_of, message, of_kind, reset_of, sent_body, status_of
 from tests.h2.recorded_call import say_nothing

@@ -36,6 +36,16 @@ def test_a_block_may_be_cut_at_every_byte_between_headers_and_continuation() -> 
         assert peer.calls[0].metadata[b":path"] == PATH
 
 
+def test_the_reserved_bit_of_a_continuation_is_ignored() -> None:
+    peer = Peer()
+    block = block_of(peer)
+    rest = bytearray(continuation(END_HEADERS, block[5:]))
+    rest[5] |= 0x80
+    peer.send(headers(0, block[:5]), bytes(rest))
+
+    assert len(peer.calls) == 1
+
+
 def test_a_block_may_come_in_many_continuations_some_of_them_empty() -> None:
     peer = Peer()
     pieces = [continuation(0, bytes([byte])) + continuation(0, b"") for byte in block_of(peer)]
