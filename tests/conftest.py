@@ -4,8 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.leftovers import child_processes, lasting_threads
+
+# No example is judged by the clock: machines differ, and tests run side by side.
+settings.register_profile("no clock", deadline=None)
+settings.load_profile("no clock")
 
 FLOWS = Path(__file__).parent / "flows"
 

@@ -12,13 +12,13 @@ from epp.pool.state import PoolState
 from epp.scheduling.catalog import Workshop, default_profile
 from epp.scheduling.request import InferenceRequest
 from tests.fakes.clock import FakeClock
-from tests.fakes.observer import CountingObserver
+from tests.fakes.observer import CountingObserver, SilentLog
 from tests.fakes.pool import pool_of, spec, tell
 
 
 def picker_of(pool: PoolState, clock: FakeClock, *, last_resort: bool = False) -> EndpointPicker:
     profile = default_profile(Workshop(rng=random.Random(3), staleness_s=2.0))
-    return EndpointPicker(pool, profile, clock=clock, observer=CountingObserver(), last_resort=last_resort)
+    return EndpointPicker(pool, profile, clock=clock, observer=CountingObserver(), log=SilentLog(), last_resort=last_resort)
 
 
 def request(subset: set[str] | None = None) -> InferenceRequest:

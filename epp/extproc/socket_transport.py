@@ -24,6 +24,7 @@ from epp.listening import listen, listen_unix
 from epp.pb.grpc.health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 TICK_S = 0.5
+LEAST_CONTROL_BURST = 2_000
 
 
 class ProcessCall:
@@ -269,7 +270,12 @@ class SocketTransport:
 
     def _server(self, limits: LimitSettings) -> Server:
         methods = {PROCESS_METHOD.encode(): self._process, **self._health}
-        bounds = Limits(max_message_bytes=limits.max_message_bytes, max_concurrent_streams=limits.max_concurrent_streams)
+        bounds = Limits(
+            max_message_bytes=limits.max_message_bytes,
+            max_concurrent_streams=limits.max_concurrent_streams,
+            # A gateway whose clients go away together resets all its streams at once, and that is no attack.
+            control_burst=max(LEAST_CONTROL_BURST, 2 * limits.max_concurrent_streams),
+        )
         return self._start(methods, bounds, limits.max_connections)
 
     def _start(self, methods: Mapping[bytes, Method], limits: Limits, max_connections: int = 1_024) -> Server:

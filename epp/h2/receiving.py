@@ -59,9 +59,7 @@ class ReceivingHalf(SendingHalf):
         self._now_s = now_s
         self._tally = tally
         self._decoder = HeaderDecoder(max_header_list_bytes=limits.max_header_list_bytes)
-        # All streams of a connection may be reset at once by a gateway that restarts its clients' pool.
-        burst = max(limits.control_burst, 2 * limits.max_concurrent_streams)
-        self._allowance = Allowance(burst, limits.control_per_second, now_s())
+        self._allowance = Allowance(limits.control_burst, limits.control_per_second, now_s())
         self._last_id = 0
         self._refuse_above: int | None = None
         self._block: bytearray | None = None

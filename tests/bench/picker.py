@@ -18,6 +18,7 @@ from epp.scheduling.catalog import Workshop, default_profile
 from epp.scheduling.request import InferenceRequest
 from epp.telemetry.logging import configure_logging
 from epp.telemetry.metrics import Metrics
+from tests.fakes.observer import SilentLog
 
 _IN_FLIGHT = 64
 _SEED = 7
@@ -38,7 +39,7 @@ class PickerInProcess:
         self.pool.sync([EndpointSpec(address=address, name=f"e{n}") for n, address in enumerate(addresses)])
         rng = random.Random(_SEED)
         profile = default_profile(Workshop(rng=rng, staleness_s=ScrapeSettings().staleness_s))
-        self._picker = EndpointPicker(self.pool, profile, clock=self.clock, observer=self.metrics)
+        self._picker = EndpointPicker(self.pool, profile, clock=self.clock, observer=self.metrics, log=SilentLog())
         self._rng = rng
         self._picks: deque[Pick] = deque()
         self._numbers = itertools.count()

@@ -106,8 +106,10 @@ async def served(exchange: Exchange, tls: KeyPair | CertificateReloader | None =
     lifecycle = Lifecycle()
     transport = make_transport(exchange, Health(lifecycle, ["my-alias"]))
     _, port = await transport.listen("127.0.0.1", 0, limits=exchange.limits, tls=tls)
+    running = asyncio.create_task(transport.run())
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         yield Served(transport, lifecycle, port, channel)
+    running.cancel()
     await transport.stop(0.0)
 
 

@@ -5,6 +5,13 @@ from collections import Counter
 from epp.telemetry.outcome import RequestOutcome
 
 
+class SilentLog:
+    """A log that nobody reads."""
+
+    def debug(self, event: str, **fields: object) -> None:
+        """Nothing happens."""
+
+
 class CountingObserver:
     """Counts what it hears; keeps the outcomes."""
 

@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from tests.fakes.ext_proc_client import ExtProcClient, destination
 from tests.fakes.upstream import Upstream
-from tests.flows.harness import EppProcess, endpoint_arguments, start_upstreams
+from tests.flows.harness import EppProcess, start_direct, start_upstreams
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.both_transports]
 
@@ -28,11 +28,7 @@ class Direct:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def direct() -> AsyncIterator[Direct]:
     """One picker for all tests here; each leaves no count behind."""
-    async with (
-        start_upstreams(4) as upstreams,
-        EppProcess(*endpoint_arguments(upstreams)) as epp,
-        ExtProcClient(str(epp.grpc)) as client,
-    ):
+    async with start_upstreams(4) as upstreams, start_direct(upstreams) as (epp, client):
         yield Direct(epp, client, upstreams)
         await epp.wait_idle()
         assert epp.log_records("error") == []

@@ -10,10 +10,10 @@ import pytest
 from epp.envoy.options import BodyMode
 from tests.fakes.ext_proc_client import ExtProcClient, ExtProcStream, destination, reason
 from tests.flows.harness import (
-    EppProcess,
     Setting,
     endpoint_arguments,
     start_all,
+    start_direct,
     start_envoy,
     start_pair,
     start_upstreams,
@@ -64,8 +64,7 @@ async def test_a_declared_length_over_the_limit_is_refused_before_any_body_byte(
     """Field report 25: a single body of 100 MiB, with the default limit."""
     async with (
         start_upstreams(1) as upstreams,
-        EppProcess(*endpoint_arguments(upstreams)) as epp,
-        ExtProcClient(str(epp.grpc)) as client,
+        start_direct(upstreams) as (_, client),
     ):
         stream = client.stream()
         await stream.send_headers({"content-length": str(100 << 20)})
@@ -82,8 +81,7 @@ async def test_400_dribbling_bodies_of_a_mebibyte_do_not_fill_the_memory() -> No
     piece = b"x" * 65_536
     async with (
         start_upstreams(4) as upstreams,
-        EppProcess(*endpoint_arguments(upstreams), "--config-text", SMALL_BUDGET) as epp,
-        ExtProcClient(str(epp.grpc)) as client,
+        start_direct(upstreams, "--config-text", SMALL_BUDGET) as (epp, client),
     ):
         assert await client.pick()
         streams = [client.stream() for _ in range(400)]

@@ -14,7 +14,8 @@ import pytest_asyncio
 from epp.envoy.options import BodyMode, HostPort
 from epp.envoy.process import EnvoyProcess
 from tests.fakes.upstream import Upstream
-from tests.flows.harness import ROOT, EppProcess, start_upstreams, write_endpoints
+from tests.flows.epp_process import ROOT
+from tests.flows.harness import EppProcess, start_upstreams, write_endpoints
 from tests.tools import require_tool
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

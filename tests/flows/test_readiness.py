@@ -9,7 +9,8 @@ import grpc.aio
 import pytest
 
 from tests.fakes.ext_proc_client import ExtProcClient
-from tests.flows.harness import ROOT, EppProcess, endpoint_arguments, start_upstreams, wait_until
+from tests.flows.epp_process import ROOT
+from tests.flows.harness import EppProcess, endpoint_arguments, start_upstreams, wait_until
 
 KIND = "apiVersion: llm-d.ai/v1alpha1, kind: EndpointPickerConfig"
 SERVICES = ("", "envoy.service.ext_proc.v3.ExternalProcessor", "liveness", "readiness", "inference-extension")

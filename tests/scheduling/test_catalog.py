@@ -54,7 +54,7 @@ schedulingProfiles:
         ),
         (
             "plugins: [{type: max-score-picker, parameters: {maxNumOfEndpoints: 0}}]",
-            r"plugins\[0\].parameters.maxNumOfEndpoints: expected a whole number of at least 1, found 0",
+            r"plugins\[0\].parameters.maxNumOfEndpoints: expected a whole number from 1 to 2147483647, found 0",
         ),
         (
             "plugins: [{type: queue-scorer}, {type: queue-scorer}]",
