@@ -58,6 +58,8 @@ def run(loaded: Loaded, document: Document | None, ignored_flags: Sequence[str] 
     log_settings = loaded.settings.log
     loggers = configure_logging(log_settings.level, log_settings.format)
     app = App(loaded, document, loggers)
+    for note in loaded.notes:
+        loggers("serve").warning("a setting was changed to fit", note=note)
     if ignored_flags:
         loggers("serve").warning("flags without a meaning here were ignored", flags=list(ignored_flags))
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:

@@ -1,6 +1,6 @@
 """Errors, classed by what has to be done about them.
 
-A `PickError` becomes an answer to one request, in one place (`epp.extproc.replies`). A `ConfigError` ends the program with
+A `PickError` becomes an answer to one request, in one place (`epp.extproc.encoder`). A `ConfigError` ends the program with
 exit code 2 (or keeps the last good state, when it comes from a file that is watched).
 """
 

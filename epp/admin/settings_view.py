@@ -18,7 +18,7 @@ class EffectiveSetting:
     Attributes:
         key: Dotted path in the configuration file, or the flag of one that can only be a flag.
         value: As the program uses it (durations in seconds, sizes in bytes).
-        source: `default`, `file`, `environment` or `flag`.
+        source: `default`, name of the file, `environment EPP_X` or `flag --x`.
     """
 
     key: str

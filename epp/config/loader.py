@@ -20,10 +20,12 @@ class Loaded:
 
     Attributes:
         origins: (group, attribute) → `flag --x`, `environment EPP_X`, name of the file, or `default`.
+        notes: What was changed to fit, one sentence each, to be told at the start.
     """
 
     settings: Settings
     origins: Mapping[tuple[str, str], str]
+    notes: tuple[str, ...] = ()
 
 
 def load_settings(
@@ -52,19 +54,23 @@ def load_settings(
         else:
             origins[key], groups[group][attribute] = "default", default
     settings = Settings(**{name: cls(**groups[name]) for name, cls in GROUPS})
-    settings = _with_fitting_staleness(settings, origins)
+    settings, notes = _with_fitting_staleness(settings, origins)
     problems = [*_contradictions(settings, origins), *(_sources(settings.source) if needs_source else ())]
     if problems:
         raise ConfigError(*problems)
-    return Loaded(settings, origins)
+    return Loaded(settings, origins, notes)
 
 
-def _with_fitting_staleness(settings: Settings, origins: dict[tuple[str, str], str]) -> Settings:
+def _with_fitting_staleness(settings: Settings, origins: dict[tuple[str, str], str]) -> tuple[Settings, tuple[str, ...]]:
     """A longer interval with no word on staleness lifts the default threshold along."""
     least_s = STALENESS_INTERVALS * settings.scrape.interval_s
     if origins["scrape", "staleness_s"] != "default" or settings.scrape.staleness_s >= least_s:
-        return settings
-    return replace(settings, scrape=replace(settings.scrape, staleness_s=least_s))
+        return settings, ()
+    note = (
+        f"scrape.stalenessThreshold: lifted from {settings.scrape.staleness_s:g}s to {least_s:g}s, "
+        f"{STALENESS_INTERVALS} scrape intervals"
+    )
+    return replace(settings, scrape=replace(settings.scrape, staleness_s=least_s)), (note,)
 
 
 def _contradictions(settings: Settings, origins: Mapping[tuple[str, str], str]) -> Iterator[str]:

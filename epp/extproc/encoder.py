@@ -1,7 +1,7 @@
 """What a session answers: actions → bytes of `ProcessingResponse`.
 
 Replies that never differ are made once, a pick once for each destination; a piece of a body gets its head and tail by hand
-and is not copied. Header values go into `raw_value`: Envoy ignores `value`.
+and is copied once. Header values go into `raw_value`: Envoy ignores `value`.
 """
 
 from functools import lru_cache

@@ -222,9 +222,9 @@ class Session:
         return self._finish_collecting(end_of_stream=True) if event.end_of_stream else []
 
     def _finish_collecting(self, *, end_of_stream: bool) -> list[Action]:
-        # A body that came in one short chunk is not copied here at all, another one once. In all, a body is copied out of
-        # the socket's buffer into its messages (twice for messages over several frames), joined here, and read by the
-        # kernel out of the joined bytes: the pieces that go back are views of it.
+        # Copies of a long body on the socket transport, beside the kernel's: out of what was read into its messages (twice
+        # where a message spans frames), joined here once, out of views of the joined bytes into the messages that go
+        # back, and once more behind their length. A short body in one chunk is not joined.
         body = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         self._read_body(body)
         return self._stop_collecting(body, end_of_stream=end_of_stream)

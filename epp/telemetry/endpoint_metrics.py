@@ -1,6 +1,6 @@
 """Counters of each endpoint: what was sent there, what came back, what its scrapes said. They end with the endpoint."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily
@@ -104,11 +104,14 @@ class EndpointCounters:
             "inference_extension_scheduler_attempts_total", sentence, labels=(*labels, "pod_name", *NAMED)
         )
         current = CounterMetricFamily("llm_d_epp_scheduler_attempts_total", sentence, labels=(*labels, "endpoint_name", *NAMED))
-        for address, series in list(self._series.items()):
-            place = series.name, "", address.rpartition(":")[2]
+        # An endpoint of one name may have been at several addresses; its series is one.
+        successes: Counter[tuple[str, ...]] = Counter()
+        for address, series in self._series.items():
             for model, count in series.attempts.items():
-                legacy.add_metric((SUCCESS, model, *place), count)
-                current.add_metric((SUCCESS, model, *place), count)
+                successes[SUCCESS, model, series.name, "", address.rpartition(":")[2]] += count
+        for values, count in successes.items():
+            legacy.add_metric(values, count)
+            current.add_metric(values, count)
         for model, count in self._failures.items():
             legacy.add_metric((FAILURE, model, "", "", ""), count)
             current.add_metric((FAILURE, model, "", "", ""), count)

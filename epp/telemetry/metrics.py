@@ -70,7 +70,7 @@ class Metrics:
         self._picker.body_read_s.observe(duration_s)
 
     def body_not_inspected(self, reason: str) -> None:
-        """A body was routed by load without a look inside; `reason` is one of a few words, such as `memory` or `compressed`."""
+        """A body was routed by load without a look inside; `reason` is one of a few words, `buffers_full` or `opaque`."""
         self._picker.bodies_not_inspected[reason] += 1
 
     def served_elsewhere(self) -> None:

@@ -21,7 +21,7 @@ class RequestOutcome:
         response_bytes: Length of the response body, as far as it was seen.
         status: HTTP status of the response; None when none was seen.
         error_code: Code of the answer that the picker gave instead of an endpoint (`PickError.code`); None otherwise.
-        streaming: The response came as a stream of tokens (SSE).
+        streaming: The request asked for its response as a stream of tokens.
         prompt_tokens: As the response's `usage` says; None when it does not.
         completion_tokens: Likewise.
         cached_tokens: Likewise, prompt tokens that came from a prefix cache.

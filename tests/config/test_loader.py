@@ -34,7 +34,9 @@ def test_a_staleness_threshold_under_three_intervals_is_refused() -> None:
 
 def test_a_longer_interval_lifts_a_threshold_that_nobody_set() -> None:
     """Field report 34: endpoints must not look stale by design."""
-    assert load_settings(SOURCE, document(interval_s=5.0)).settings.scrape.staleness_s == 15.0
+    loaded = load_settings(SOURCE, document(interval_s=5.0))
+    assert loaded.settings.scrape.staleness_s == 15.0
+    assert loaded.notes == ("scrape.stalenessThreshold: lifted from 2s to 15s, 3 scrape intervals",)
 
 
 def test_without_scraping_the_threshold_does_not_matter() -> None:
@@ -57,6 +59,7 @@ def test_exactly_one_source_of_endpoints(given: Given, found: str) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "problem"),
     [
+        (("limits", "max_message_bytes"), 1_000_000, "limits.maxMessageBytes: expected at least limits.maxRequestBodyBytes"),
         (("server", "enable_cert_reload"), True, "--enable-cert-reload: expected --cert-path with it"),
         (("requests", "strict"), True, "requests.strict: expected requests.models with it"),
     ],
