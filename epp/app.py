@@ -34,6 +34,7 @@ from epp.extproc.health import Health
 from epp.extproc.socket_transport import SocketTransport
 from epp.extproc.tls import CertificateReloader, KeyPair, read_client_ca, read_key_pair, self_signed
 from epp.lifecycle import DrainWait, Lifecycle, Phase
+from epp.pool.journal import PoolJournal
 from epp.pool.stall import StallWatch
 from epp.pool.state import PoolState
 from epp.scheduling.catalog import Workshop, build_profile
@@ -45,11 +46,11 @@ from epp.telemetry.logging import LoggerFactory, configure_logging
 from epp.telemetry.metrics import Metrics
 from epp.telemetry.picker_metrics import Build
 
-STALL_LOOK_EVERY_S = 1.0
+LOOK_EVERY_S = 1.0
 
 
 def run(loaded: Loaded, document: Document | None, ignored_flags: Sequence[str] = ()) -> None:
-    """Run the endpoint picker until SIGTERM or SIGINT.
+    """Run the endpoint picker until SIGTERM, SIGINT or SIGHUP.
 
     Raises:
         ConfigError: Something the user wrote is wrong.
@@ -59,7 +60,7 @@ def run(loaded: Loaded, document: Document | None, ignored_flags: Sequence[str] 
     loggers = configure_logging(log_settings.level, log_settings.format)
     app = App(loaded, document, loggers)
     for note in loaded.notes:
-        loggers("serve").warning("a setting was changed to fit", note=note)
+        loggers("serve").warning("a note on the settings", note=note)
     if ignored_flags:
         loggers("serve").warning("flags without a meaning here were ignored", flags=list(ignored_flags))
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -118,6 +119,7 @@ class App:
             stall_after_s=settings.health.stall_after_s,
             stalled_requests=settings.health.stalled_requests,
         )
+        self._journal = PoolJournal(self._pool, loggers("pool"))
         self._transport = self._build_transport(picker)
         self._tls = self._build_tls()
         self._client_ca = None if settings.server.client_ca is None else read_client_ca(Path(settings.server.client_ca))
@@ -149,7 +151,7 @@ class App:
                     group.create_task(_for_ever(self._discovery.run(), "discovery")),
                     group.create_task(_for_ever(self._fleet.run(), "scraping")),
                     group.create_task(_for_ever(self._transport.run(), "transport")),
-                    group.create_task(_for_ever(self._watch_stalls(), "stall watch")),
+                    group.create_task(_for_ever(self._watch_endpoints(), "watch of endpoints")),
                 ]
                 ready = group.create_task(self._become_ready())
                 signal_name = await stop.get()
@@ -160,6 +162,7 @@ class App:
                 for task in tasks:
                     task.cancel()
         self._lifecycle.enter(Phase.STOPPED)
+        self._log.info("stopped")
 
     async def _listen(self) -> tuple[tuple[str, int], tuple[str, int]]:
         server, limits, transport = self._settings.server, self._settings.limits, self._transport
@@ -181,13 +184,11 @@ class App:
         self._lifecycle.enter(Phase.SERVING)
         self._log.info("serving", endpoints=len(self._pool.endpoints), ready=len(self._pool.ready))
 
-    async def _watch_stalls(self) -> NoReturn:
+    async def _watch_endpoints(self) -> NoReturn:
         while True:
-            await asyncio.sleep(STALL_LOOK_EVERY_S)
-            for endpoint in self._stalls.look():
-                self._log.warning(
-                    "endpoint is stuck", endpoint=endpoint.address, name=endpoint.spec.name, why=endpoint.health.demoted_because
-                )
+            await asyncio.sleep(LOOK_EVERY_S)
+            self._stalls.look()
+            self._journal.look()
 
     async def _drain(self, stop: "asyncio.Queue[str]") -> None:
         """Serve on until nothing is open for a while, the time is over, or a second signal comes."""
@@ -204,7 +205,15 @@ class App:
     def _tell_ports(self, grpc: tuple[str, int], health: tuple[str, int]) -> None:
         tls = "TLS" if self._tls is not None else "plaintext"
         admin_host = self._settings.server.host or "[::]"
-        self._log.info("listening", grpc=f"{grpc[0]}:{grpc[1]}", grpc_security=tls, transport=self._transport.name)
+        self._log.info(
+            "listening",
+            grpc=f"{grpc[0]}:{grpc[1]}",
+            grpc_security=tls,
+            grpc_socket=self._settings.server.grpc_socket,
+            health=f"{health[0]}:{health[1]}",
+            metrics=f"{admin_host}:{self._admin.port}",
+            transport=self._transport.name,
+        )
         # For people and programs that let the system choose ports; everything else goes to the log.
         sys.stdout.write(
             f"listening grpc={grpc[0]}:{grpc[1]} health={health[0]}:{health[1]} metrics={admin_host}:{self._admin.port}\n"
@@ -297,10 +306,10 @@ async def _for_ever(running: Awaitable[Any], what: str) -> NoReturn:
 
 
 def _stop_signals() -> "asyncio.Queue[str]":
-    """Names of SIGTERM and SIGINT as they come."""
+    """Names of SIGTERM, SIGINT and SIGHUP (a terminal that closes) as they come."""
     loop = asyncio.get_running_loop()
     came: asyncio.Queue[str] = asyncio.Queue()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, came.put_nowait, number.name)
     return came
 

@@ -27,7 +27,8 @@ class Lifecycle:
 
     def __init__(self) -> None:
         self._phase = Phase.STARTING
-        self._listeners: list[Callable[[Phase], None]] = []
+        self._listeners: dict[Callable[[Phase], None], None] = {}
+        """Only the keys count. There is one for each health stream, so adding and removing must not walk through them."""
 
     @property
     def phase(self) -> Phase:
@@ -44,12 +45,12 @@ class Lifecycle:
         return self._phase is Phase.SERVING
 
     def on_change(self, listener: Callable[[Phase], None]) -> None:
-        """Call `listener` with the new phase at each change from now on."""
-        self._listeners.append(listener)
+        """Call `listener` with the new phase at each change from now on (once, however often it is added)."""
+        self._listeners[listener] = None
 
     def forget(self, listener: Callable[[Phase], None]) -> None:
         """Do not call `listener` any more."""
-        self._listeners.remove(listener)
+        del self._listeners[listener]
 
     def enter(self, phase: Phase) -> None:
         """Go to `phase`. Going back is a bug; entering the same phase again does nothing."""

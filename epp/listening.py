@@ -1,12 +1,15 @@
 """Listening sockets."""
 
 import errno
+import os
 import socket
 from pathlib import Path
 
 from epp.errors import BindError
 
 BACKLOG = 1_024
+HOST_FLAG = "--host"
+HOST_SHOWN_MAX_CHARS = 100
 _NO_SUCH_ADDRESS = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 
 
@@ -17,7 +20,7 @@ def listen(host: str, port: int, *, flag: str) -> socket.socket:
     machine has no IPv6 it is IPv4 alone.
 
     Args:
-        flag: The setting that names the port, for errors.
+        flag: The setting that names the port, for errors; a wrong `host` is blamed on `--host`.
 
     Raises:
         BindError: `host` is no address of this machine, or the port is taken or not allowed.
@@ -27,9 +30,25 @@ def listen(host: str, port: int, *, flag: str) -> socket.socket:
             family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
             return socket.create_server(address, family=family, backlog=BACKLOG)
         return _everywhere(port)
+    except (UnicodeError, socket.gaierror) as error:
+        # Both come from looking up `host`; an empty one is not looked up.
+        raise _no_address(host, error) from None
     except OSError as error:
-        where = f"{host or 'every address'} port {port}"
-        raise BindError(f"{flag}: expected an address and a free port to listen on, found {where}: {error}") from None
+        if host and error.errno in _NO_SUCH_ADDRESS:
+            raise _no_address(host, error) from None
+        why = "which is in use" if error.errno == errno.EADDRINUSE else _reason(error)
+        raise BindError(f"{flag}: expected a free port on {host or 'every address'}, found {port}, {why}") from None
+
+
+def _no_address(host: str, error: Exception) -> BindError:
+    found = repr(host if len(host) <= HOST_SHOWN_MAX_CHARS else host[:HOST_SHOWN_MAX_CHARS] + "…")
+    why = _reason(error) if isinstance(error, OSError) else "which cannot be a hostname"
+    return BindError(f"{HOST_FLAG}: expected an address of this machine, found {found}, {why}")
+
+
+def _reason(error: OSError) -> str:
+    """The system's words, without the address that Python adds; numbers below 0 are those of name lookup."""
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
 
 
 def _everywhere(port: int) -> socket.socket:

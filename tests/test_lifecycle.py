@@ -25,6 +25,31 @@ def test_listeners_hear_each_change_once_until_they_are_forgotten() -> None:
     assert heard == [Phase.SERVING]
 
 
+def test_forgetting_a_listener_does_not_look_at_the_others() -> None:
+    """Thirty thousand health streams that end together must not hold up the loop."""
+
+    class Listener:
+        compared = 0
+
+        def __call__(self, phase: Phase) -> None: ...
+
+        def __hash__(self) -> int:
+            return id(self)
+
+        def __eq__(self, other: object) -> bool:
+            Listener.compared += 1
+            return self is other
+
+    lifecycle = Lifecycle()
+    listeners = [Listener() for _ in range(100)]
+    for listener in listeners:
+        lifecycle.on_change(listener)
+    for listener in reversed(listeners):
+        lifecycle.forget(listener)
+
+    assert Listener.compared < 100
+
+
 def test_going_back_is_a_bug() -> None:
     lifecycle = Lifecycle()
     lifecycle.enter(Phase.DRAINING)

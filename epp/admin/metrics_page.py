@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import re
 from collections.abc import Callable, Iterator, Sequence
 
 from aiohttp import web
@@ -10,6 +11,8 @@ from prometheus_client.exposition import choose_encoder, gzip_accepted
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+_ASKED_VERSION = re.compile(r"\bversion=([^;,]*)")
+_VERSION = re.compile(r"\d{1,3}(\.\d{1,3}){0,3}", re.ASCII)
 GZIP_LEVEL = 1
 """Metric pages shrink to a tenth at any level, and the fastest costs a quarter of the default."""
 
@@ -30,7 +33,7 @@ def metrics_routes(registry: CollectorRegistry) -> list[web.RouteDef]:
     """
 
     async def metrics(request: web.Request) -> web.Response:
-        encoder, content_type = choose_encoder(request.headers.get("accept", ""))
+        encoder, content_type = _choose_encoder(request.headers.get("accept", ""))
         zipped = gzip_accepted(request.headers.get("accept-encoding", ""))
         families = await _read(registry, frozenset(request.query.getall("name[]", [])))
         body = await asyncio.to_thread(_render, encoder, families, zipped)
@@ -40,6 +43,15 @@ def metrics_routes(registry: CollectorRegistry) -> list[web.RouteDef]:
         return web.Response(body=body, headers=headers)
 
     return [web.get("/metrics", metrics)]
+
+
+def _choose_encoder(accept: str) -> tuple[Callable[[Collector], bytes], str]:
+    """The format that the client asks for; plain text if its `version` is none.
+
+    `prometheus_client` compares versions without a look at what they are made of, and repeats them in its answer.
+    """
+    versions = _ASKED_VERSION.findall(accept)
+    return choose_encoder(accept if all(_VERSION.fullmatch(version.strip()) for version in versions) else "")
 
 
 async def _read(registry: CollectorRegistry, wanted: frozenset[str]) -> list[Metric]:

@@ -43,6 +43,8 @@ class PoolCollector:
         pool = self._pool
         for name in ("inference_pool_ready_pods", "llm_d_epp_ready_endpoints"):
             yield self._gauge(name, "Endpoints that new requests may go to.", len(pool.ready))
+        demoted = sum(e.health.demoted_because is not None for e in pool.ready)
+        yield self._gauge("epp_demoted_endpoints", "Those of the ready endpoints that only get probes.", demoted)
         for suffix, attribute, sentence in _QUANTITIES:
             values = [v for e in pool.ready if e.metrics and (v := getattr(e.metrics, attribute)) is not None]
             average = fmean(values) if values else None

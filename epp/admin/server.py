@@ -1,5 +1,7 @@
 """The HTTP server of the metrics port."""
 
+import asyncio
+import logging
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
@@ -10,6 +12,7 @@ from structlog.typing import FilteringBoundLogger
 
 from epp.admin.answers import error_middleware
 from epp.admin.api import RecentPicks, api_routes
+from epp.admin.connections import BoundedConnections
 from epp.admin.dashboard import dashboard_routes
 from epp.admin.metrics_page import metrics_routes
 from epp.admin.pool_view import PoolView
@@ -23,6 +26,11 @@ from epp.pool.state import PoolState
 SHUTDOWN_S = 1.0
 """How long answers that are being sent may go on when the server closes."""
 KEEPALIVE_S = 75.0
+"""How long a connection may be open without a complete request."""
+MAX_CONNECTIONS = 64
+"""Prometheus, probes and a few people; with 100 descriptors more the process has room for whatever knocks here."""
+BACKLOG = 16
+"""asyncio accepts so many at once before it looks at the first, so it adds to the descriptors in use."""
 
 
 class AdminServer:
@@ -58,8 +66,14 @@ class AdminServer:
         app.add_routes(api_routes(PoolView(pool, lifecycle, clock), recent_picks, settings))
         app.add_routes(dashboard_routes())
         self._runner = web.AppRunner(
-            app, access_log=None, handle_signals=False, shutdown_timeout=SHUTDOWN_S, keepalive_timeout=KEEPALIVE_S
+            app,
+            access_log=None,
+            logger=_silent_logger(),
+            handle_signals=False,
+            shutdown_timeout=SHUTDOWN_S,
+            keepalive_timeout=KEEPALIVE_S,
         )
+        self._server: asyncio.Server | None = None
 
     @property
     def port(self) -> int:
@@ -77,7 +91,9 @@ class AdminServer:
         try:
             self._port = listening.getsockname()[1]
             await self._runner.setup()
-            await web.SockSite(self._runner, listening).start()
+            assert self._runner.server is not None
+            connections = BoundedConnections(self._runner.server, most=MAX_CONNECTIONS)
+            self._server = await asyncio.get_running_loop().create_server(connections, sock=listening, backlog=BACKLOG)
         except BaseException:
             listening.close()
             await self._runner.cleanup()
@@ -87,4 +103,17 @@ class AdminServer:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        assert self._server is not None
+        self._server.close()
         await self._runner.cleanup()
+
+
+def _silent_logger() -> logging.Logger:
+    """aiohttp logs a request that it cannot read as it came, with the credentials in it; nothing that it says is needed.
+
+    What our handlers raise is logged by `error_middleware`. This logger stands outside the tree: no level or handler of
+    the process reaches it.
+    """
+    logger = logging.Logger("epp.admin.aiohttp")
+    logger.addHandler(logging.NullHandler())
+    return logger

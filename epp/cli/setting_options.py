@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from epp.config import kinds
+from epp.config.environment import is_service_link
 from epp.config.settings import Setting, declared
 from epp.errors import ConfigError
 
@@ -69,6 +70,8 @@ def _read(texts: Mapping[tuple[str, str], Any]) -> Given:
         if source not in (click.core.ParameterSource.COMMANDLINE, click.core.ParameterSource.ENVIRONMENT):
             continue
         from_flag = source is click.core.ParameterSource.COMMANDLINE
+        if not from_flag and isinstance(text, str) and is_service_link(setting.kind, text):
+            continue
         origin = str(setting.flag if from_flag else setting.variable)
         try:
             value = tuple(map(setting.kind.read, text)) if setting.repeatable else setting.kind.read(text)

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from epp.config.wording import show, type_of
+
 T = TypeVar("T")
 
 COUNT_MAX = 2**31 - 1
@@ -25,18 +27,20 @@ class Kind(Generic[T]):
         expected: What a value looks like, completing "expected …".
         parse: Reads a value (text, or what YAML made of it); raises ValueError or TypeError when it is none.
         name: One word for `--help`.
+        found: How a value that is none is shown in the error; of secrets it shows no more than where and what kind.
     """
 
     name: str
     expected: str
     parse: Callable[[Any], T]
+    found: Callable[[Any], str] = show
 
     def read(self, value: Any) -> T:
         """The value, or a ValueError whose text is `expected …, found …`."""
         try:
             return self.parse(value)
-        except (ValueError, TypeError):
-            raise ValueError(f"expected {self.expected}, found {value!r}") from None
+        except (ValueError, TypeError, OverflowError):
+            raise ValueError(f"expected {self.expected}, found {self.found(value)}") from None
 
 
 def parse_duration_s(value: Any) -> float:
@@ -135,6 +139,13 @@ def _text(value: Any) -> str:
     return value
 
 
+def _path(value: Any) -> str:
+    text = _text(value)
+    if not text.startswith("/") or not text.isascii() or not text.isprintable() or " " in text:
+        raise ValueError(value)
+    return text
+
+
 def _text_list(value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
         value = [part for part in value.split(",") if part]
@@ -149,6 +160,13 @@ def _text_map(value: Any) -> tuple[tuple[str, str], ...]:
     return tuple(value.items())
 
 
+def _found_instead_of_text_map(value: Any) -> str:
+    """Names keys and types alone: the values of such a map are API keys as a rule."""
+    if not isinstance(value, Mapping):
+        return type_of(value)
+    return ", ".join(f"{type_of(v)} at {show(k)}" for k, v in value.items() if not (isinstance(k, str) and isinstance(v, str)))
+
+
 TEXT: Kind[str] = Kind("text", "a text", _text)
 BOOLEAN: Kind[bool] = Kind("true|false", "true or false", _boolean)
 PORT: Kind[int] = Kind("port", "a port from 0 to 65535", _port)
@@ -156,4 +174,5 @@ COUNT: Kind[int] = Kind("count", f"a whole number from 1 to {COUNT_MAX}", _count
 SIZE: Kind[int] = Kind("size", "a number of bytes such as 1048576 or 64MiB, at most 1024GiB", _size)
 DURATION: Kind[float] = duration()
 TEXT_LIST: Kind[tuple[str, ...]] = Kind("a,b,…", "a list of texts", _text_list)
-TEXT_MAP: Kind[tuple[tuple[str, str], ...]] = Kind("map", "a map of texts", _text_map)
+TEXT_MAP: Kind[tuple[tuple[str, str], ...]] = Kind("map", "a map of texts", _text_map, _found_instead_of_text_map)
+PATH: Kind[str] = Kind("path", "a path such as /metrics", _path)

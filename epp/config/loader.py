@@ -1,6 +1,6 @@
 """Flags, environment and file → `Settings`, with every fault named."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +10,8 @@ from epp.errors import ConfigError
 
 MESSAGE_ROOM_BYTES = 65_536
 """What a message may hold besides a whole body."""
+GRPCIO_MESSAGE_MAX_BYTES = 2**31 - 1
+"""grpcio takes the size as a C int."""
 STALENESS_INTERVALS = 3
 """A staleness threshold under this many scrape intervals makes everything look stale by design."""
 
@@ -20,7 +22,7 @@ class Loaded:
 
     Attributes:
         origins: (group, attribute) → `flag --x`, `environment EPP_X`, name of the file, or `default`.
-        notes: What was changed to fit, one sentence each, to be told at the start.
+        notes: What was changed to fit or not listened to, one sentence each, to be told at the start.
     """
 
     settings: Settings
@@ -29,7 +31,11 @@ class Loaded:
 
 
 def load_settings(
-    given: Mapping[tuple[str, str], tuple[str, Any]], document: Document | None, *, needs_source: bool = True
+    given: Mapping[tuple[str, str], tuple[str, Any]],
+    document: Document | None,
+    *,
+    needs_source: bool = True,
+    notes: Sequence[str] = (),
 ) -> Loaded:
     """Put the settings together.
 
@@ -37,6 +43,7 @@ def load_settings(
         given: What flags and environment say, as (group, attribute) → (origin, value), values already read.
         document: The configuration file, if there is one.
         needs_source: Whether exactly one source of endpoints must be named.
+        notes: What reading flags and environment had to remark.
 
     Raises:
         ConfigError: Settings that contradict one another.
@@ -54,11 +61,11 @@ def load_settings(
         else:
             origins[key], groups[group][attribute] = "default", default
     settings = Settings(**{name: cls(**groups[name]) for name, cls in GROUPS})
-    settings, notes = _with_fitting_staleness(settings, origins)
+    settings, lifted = _with_fitting_staleness(settings, origins)
     problems = [*_contradictions(settings, origins), *(_sources(settings.source) if needs_source else ())]
     if problems:
         raise ConfigError(*problems)
-    return Loaded(settings, origins, notes)
+    return Loaded(settings, origins, (*notes, *lifted))
 
 
 def _with_fitting_staleness(settings: Settings, origins: dict[tuple[str, str], str]) -> tuple[Settings, tuple[str, ...]]:
@@ -91,6 +98,11 @@ def _contradictions(settings: Settings, origins: Mapping[tuple[str, str], str]) 
             if value is not None:
                 yield f"{flag}: expected --transport=socket with it, found grpcio"
     limits = settings.limits
+    if server.transport == "grpcio" and limits.max_message_bytes > GRPCIO_MESSAGE_MAX_BYTES:
+        yield (
+            f"limits.maxMessageBytes: expected at most {GRPCIO_MESSAGE_MAX_BYTES} with --transport=grpcio, "
+            f"found {limits.max_message_bytes}"
+        )
     if limits.max_message_bytes < limits.max_request_body_bytes + MESSAGE_ROOM_BYTES:
         yield (
             f"limits.maxMessageBytes: expected at least limits.maxRequestBodyBytes and {MESSAGE_ROOM_BYTES} more, "

@@ -150,7 +150,7 @@ class ScrapeSettings:
         key="scrape.scheme",
     )
     path: str | None = setting(
-        kinds.TEXT,
+        kinds.PATH,
         None,
         "Metrics path of all endpoints that do not say; default what the engine uses.",
         flag="--model-server-metrics-path",

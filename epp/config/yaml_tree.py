@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from epp.config.wording import quote, step
+from epp.config.wording import quote, shorten, step
 from epp.errors import ConfigError
 
 DEPTH_MAX = 32
@@ -88,7 +88,7 @@ def describe(node: YamlNode) -> str:
         return "a list"
     if node.is_null:
         return "nothing"
-    return node.text if node.number is not None or node.boolean is not None else quote(node.text)
+    return shorten(node.text) if node.number is not None or node.boolean is not None else quote(node.text)
 
 
 def read_yaml(text: str, where: str) -> YamlNode | None:

@@ -77,7 +77,9 @@ class FileEndpoint:
 
 
 def read_endpoints_file(text: str, where: str, known_engine: Callable[[str], str]) -> tuple[FileEndpoint, ...]:
-    """The entries of an endpoints file, in its order. An empty file, or an empty list, is an empty pool.
+    """The entries of an endpoints file, in its order. An empty list is an empty pool.
+
+    An empty file is a fault: an editor that truncates and then writes must not empty the pool for a moment.
 
     Args:
         text: The content, YAML or JSON.
@@ -90,7 +92,7 @@ def read_endpoints_file(text: str, where: str, known_engine: Callable[[str], str
     """
     root = read_yaml(text, where)
     reader = _Reader(where, known_engine)
-    endpoints = [] if root is None else reader.file(root)
+    endpoints = reader.file(YamlScalar("", plain=True, line=1) if root is None else root)
     if reader.problems:
         raise ConfigError(*reader.problems)
     return _with_unique_names(endpoints)
@@ -111,8 +113,6 @@ class _Reader:
         self._known_engine = known_engine
 
     def file(self, root: YamlNode) -> list[FileEndpoint]:
-        if isinstance(root, YamlScalar) and root.is_null:
-            return []
         if not isinstance(root, YamlMap):
             self._wrong("", f"a map with the key {TOP_LEVEL_KEYS[0]}", root)
             return []
@@ -206,7 +206,8 @@ class _Reader:
         try:
             return self._known_engine(text)
         except (ConfigError, ValueError) as error:
-            raise FaultError(str(error), complete=True) from None
+            _, expected, rest = str(error).partition("expected ")  # the path before it is this reader's to say
+            raise FaultError(expected + rest, complete=True) from None
 
     def _required(self, parent: YamlMap, path: str, key: str, read: Callable[[YamlNode], T], otherwise: T) -> T:
         node = parent.entries.get(key)

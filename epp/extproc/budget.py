@@ -6,7 +6,7 @@ class BufferBudget:
 
     Attributes:
         limit_bytes: `limits.maxBufferedBytes`.
-        held_bytes: Held now, from 0 to `limit_bytes`.
+        held_bytes: Held now, from 0 to twice `limit_bytes`: bodies take up to the limit, `Overdraft` goes beyond.
     """
 
     __slots__ = ("held_bytes", "limit_bytes")
@@ -26,3 +26,27 @@ class BufferBudget:
         """End a reservation, or a part of it."""
         self.held_bytes -= size_bytes
         assert self.held_bytes >= 0, "gave back more than was taken"
+
+
+class Overdraft:
+    """The account of long messages that have come half: what one asks for is taken up to twice the limit of bodies.
+
+    Where bodies fill the buffers, others must still pass by, and they pass in such messages.
+    """
+
+    __slots__ = ("_budget",)
+
+    def __init__(self, budget: BufferBudget) -> None:
+        self._budget = budget
+
+    def take(self, size_bytes: int) -> bool:
+        """Reserve `size_bytes` if they fit."""
+        budget = self._budget
+        if budget.held_bytes + size_bytes > 2 * budget.limit_bytes:
+            return False
+        budget.held_bytes += size_bytes
+        return True
+
+    def give_back(self, size_bytes: int) -> None:
+        """End a reservation, or a part of it."""
+        self._budget.give_back(size_bytes)

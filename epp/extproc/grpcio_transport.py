@@ -50,6 +50,8 @@ class GrpcioTransport:
         self._exchange = exchange
         self._health = health
         self._servers: list[grpc.aio.Server] = []
+        self._tasks: set[asyncio.Task[Any]] = set()  # of grpc.aio: a server's loop, and its wait for the first call
+        self._stopping = False
         self.open_streams = 0
 
     async def listen(
@@ -74,12 +76,26 @@ class GrpcioTransport:
         return await self._start((self._health_handlers(),), (), host, port, None, "--grpc-health-port")
 
     async def run(self) -> NoReturn:
-        """Nothing to look after: gRPC does that itself; ends by cancellation."""
+        """Watch over the servers until cancelled.
+
+        A call whose path is not UTF-8 ends a `grpc.aio` server for good, in a task of its own that nobody looks at; this
+        process must not go on as ready then.
+
+        Raises:
+            RuntimeError: A server has ended by itself.
+        """
+        pending = self._tasks
+        while pending:
+            ended, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            failures = [failure for task in ended if not task.cancelled() and (failure := task.exception()) is not None]
+            if failures and not self._stopping:
+                raise RuntimeError("the gRPC server ended by itself") from failures[0]
         while True:
             await asyncio.Event().wait()
 
     async def stop(self, grace_s: float) -> None:
         """Take no new calls, wait up to `grace_s` for the running ones, then cut them."""
+        self._stopping = True
         await asyncio.gather(*(server.stop(grace_s) for server in self._servers))
         self._servers.clear()
 
@@ -104,8 +120,10 @@ class GrpcioTransport:
             except RuntimeError as error:
                 problem = str(error)
                 continue
-            await server.start()
+            others = asyncio.all_tasks()
+            await server.start()  # does not wait for anything, so that all new tasks are its own
             self._servers.append(server)
+            self._tasks |= asyncio.all_tasks() - others
             return literal, bound
         await self.stop(0.0)  # what is open already must not be left to the garbage collector
         raise BindError(f"{flag}: expected a free port on {host or 'all addresses'}, found {port}: {problem}")

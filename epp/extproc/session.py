@@ -146,13 +146,18 @@ class Session:
         if outcome.ended_at_s is not None:
             return
         outcome.ended_at_s = self._exchange.clock.monotonic_s()
-        outcome.cancelled = cancelled and not self._complete
+        outcome.cancelled = not self._complete and (cancelled or self._sees_the_end)
         usage = None if self._usage is None else self._usage.usage
         if usage is not None:
             outcome.prompt_tokens = usage.prompt_tokens
             outcome.completion_tokens = usage.completion_tokens
             outcome.cached_tokens = usage.cached_tokens
         self._exchange.observer.request_ended(outcome)
+
+    @property
+    def _sees_the_end(self) -> bool:
+        """Whether Envoy would have told the end of the response, had there been one: it hangs up as politely on a cut one."""
+        return self._response_mode is not BodyMode.NONE and not self.refused
 
     # ── request ──
 
@@ -271,7 +276,7 @@ class Session:
             self._drop_body()
             self._request_ended = True
         status = headers.get(":status", "")
-        outcome.status = int(status) if status.isdigit() else None
+        outcome.status = int(status) if len(status) == 3 and status.isascii() and status.isdigit() else None
         if pick is not None:
             if event.served and pick.served_by(event.served):
                 outcome.endpoint = event.served

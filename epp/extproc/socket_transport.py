@@ -9,6 +9,7 @@ from google.protobuf.message import DecodeError
 
 from epp.config.settings import LimitSettings
 from epp.extproc.actions import Action
+from epp.extproc.budget import Overdraft
 from epp.extproc.decoder import MessageError, decode
 from epp.extproc.encoder import encode
 from epp.extproc.exchange import Exchange
@@ -25,6 +26,8 @@ from epp.pb.grpc.health.v1.health_pb2 import HealthCheckRequest, HealthCheckResp
 
 TICK_S = 0.5
 LEAST_CONTROL_BURST = 2_000
+MAX_HEALTH_STREAMS = 100
+"""Of one connection to the health port; a client of it needs one or two."""
 
 
 class ProcessCall:
@@ -238,7 +241,8 @@ class SocketTransport:
             BindError: The port cannot be opened.
         """
         listening = listen(host, port, flag="--grpc-health-port")
-        await self._start(self._health, Limits(max_message_bytes=65_536)).serve(listening)
+        limits = Limits(max_message_bytes=65_536, max_concurrent_streams=MAX_HEALTH_STREAMS)
+        await self._start(self._health, limits).serve(listening)
         return (f"[{host}]" if ":" in host else host) or "[::]", listening.getsockname()[1]
 
     async def run(self) -> NoReturn:
@@ -286,7 +290,7 @@ class SocketTransport:
             observer=self._observer,
             now_s=self._exchange.clock.monotonic_s,
             max_connections=max_connections,
-            account=self._exchange.budget,
+            account=Overdraft(self._exchange.budget),
             tally=self.tally,
         )
         server = Server(shared)

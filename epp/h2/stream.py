@@ -15,6 +15,10 @@ PREFIX = struct.Struct(">BI")
 JOINED_BYTES = 4_096
 """Pieces that wait are joined up to this size: a piece costs some 200 bytes more than it holds."""
 
+FREE_BYTES = 66_000
+"""So much of a message that is not whole is not charged: a proxy's usual piece of 64 KiB comes over several frames, and no
+lack of memory elsewhere may end its call."""
+
 
 class Status(IntEnum):
     """gRPC status codes that a server of ours gives."""
@@ -71,6 +75,7 @@ class Stream:
     __slots__ = (
         "_account",
         "_buffer",
+        "_charged_bytes",
         "_connection",
         "_max_message_bytes",
         "_needed_bytes",
@@ -94,6 +99,7 @@ class Stream:
         self._connection = connection
         self._buffer = bytearray()
         self._account = connection.account
+        self._charged_bytes = 0
         self._needed_bytes = MESSAGE_PREFIX_BYTES
         self._max_message_bytes = connection.limits.max_message_bytes
         self.id = stream_id
@@ -150,9 +156,12 @@ class Stream:
             length = int.from_bytes(received[start + 1 : start + MESSAGE_PREFIX_BYTES], "big")
             if length == stop - start - MESSAGE_PREFIX_BYTES and length <= self._max_message_bytes:
                 return [received[start + MESSAGE_PREFIX_BYTES : stop]]
-        if not self._account.take(stop - start):
-            self.refusal = Status.RESOURCE_EXHAUSTED, "too much is held already of messages that are not whole"
-            return []
+        more = len(buffer) + stop - start - FREE_BYTES - self._charged_bytes
+        if more > 0:
+            if not self._account.take(more):
+                self.refusal = Status.RESOURCE_EXHAUSTED, "too much is held already of messages that are not whole"
+                return []
+            self._charged_bytes += more
         buffer += memoryview(received)[start:stop]
         return self._cut_messages(buffer) if len(buffer) >= self._needed_bytes else []
 
@@ -177,8 +186,13 @@ class Stream:
                 messages.append(bytes(view[at + MESSAGE_PREFIX_BYTES : end]))
                 at = end
         del buffer[:at]
-        self._account.give_back(at)
+        self._give_back(max(0, len(buffer) - FREE_BYTES))
         return messages
+
+    def _give_back(self, still_charged_bytes: int) -> None:
+        if self._charged_bytes > still_charged_bytes:
+            self._account.give_back(self._charged_bytes - still_charged_bytes)
+            self._charged_bytes = still_charged_bytes
 
     @property
     def takes_whole_messages(self) -> bool:
@@ -192,6 +206,5 @@ class Stream:
 
     def forget_input(self) -> None:
         """Free what has come of a message that nobody waits for."""
-        if self._buffer:
-            self._account.give_back(len(self._buffer))
-            self._buffer.clear()
+        self._buffer.clear()
+        self._give_back(0)

@@ -8,6 +8,7 @@ from typing import Any
 from epp.config import kinds
 from epp.config.document import Document, PluginConfig, PluginRef, ProfileConfig
 from epp.config.kinds import Kind
+from epp.config.wording import show, step
 from epp.errors import ConfigError
 from epp.scheduling.filters.endpoint_health import EndpointHealthFilter
 from epp.scheduling.pickers.max_score import MaxScorePicker
@@ -20,6 +21,44 @@ from epp.scheduling.scorers.queue import QueueScorer
 from epp.scheduling.scorers.running_requests import RunningRequestsScorer
 
 PROFILE_HANDLER = "single-profile-handler"
+NOT_HERE_YET = frozenset(
+    {
+        "active-request-scorer",
+        "approx-prefix-cache-producer",
+        "by-label",
+        "by-label-selector",
+        "concurrency-detector",
+        "context-length-aware",
+        "data-parallel-profile-handler",
+        "decode-filter",
+        "disagg-profile-handler",
+        "encode-filter",
+        "header-based-testing-filter",
+        "inflight-load-producer",
+        "label-selector-filter",
+        "latency-scorer",
+        "load-aware-scorer",
+        "lora-affinity-scorer",
+        "no-hit-lru-scorer",
+        "pd-profile-handler",
+        "precise-prefix-cache-producer",
+        "precise-prefix-cache-scorer",
+        "predicted-latency-producer",
+        "prefill-filter",
+        "prefix-cache-affinity-filter",
+        "prefix-cache-scorer",
+        "session-affinity-filter",
+        "session-affinity-scorer",
+        "slo-headroom-tier-filter",
+        "token-load-scorer",
+        "token-producer",
+        "utilization-detector",
+        "weighted-random-picker",
+    }
+)
+"""Types of the reference pickers that this one does not have (llm-d router and Gateway API Inference Extension, 2026)."""
+_UNKNOWN = "unknown"
+"""Role of a plugin whose type is none: that is told where it is declared, and not again where something refers to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +146,7 @@ class _Builder:
         plugins: dict[str, tuple[str, Any]] = {}
         for config in document.plugins:
             if config.name in plugins:
-                self._problems.append(f"{config.where}.name: expected each name once, found {config.name!r} again")
+                self._problems.append(f"{config.where}.name: expected each name once, found {show(config.name)} again")
             plugins[config.name] = self._plugin(config)
         if len(document.profiles) > 1:
             second = document.profiles[1]
@@ -120,15 +159,17 @@ class _Builder:
     def _plugin(self, config: PluginConfig) -> tuple[str, Any]:
         kind = PLUGIN_TYPES.get(config.type)
         if kind is None:
-            if config.type not in self._other_types:
-                known = ", ".join(sorted((*PLUGIN_TYPES, *self._other_types)))
-                self._problems.append(f"{config.where}.type: expected one of {known}, found {config.type!r}")
-            return "other", None
+            if config.type in self._other_types:
+                return "other", None
+            known = ", ".join(sorted((*PLUGIN_TYPES, *self._other_types)))
+            why = ", which other endpoint pickers have and this one does not yet" if config.type in NOT_HERE_YET else ""
+            self._problems.append(f"{config.where}.type: expected one of {known}, found {show(config.type)}{why}")
+            return _UNKNOWN, None
         values: dict[str, Any] = {}
         for key, value in config.parameters.items():
             if key not in kind.parameters:
                 allowed = ", ".join(kind.parameters) or "no parameters"
-                self._problems.append(f"{config.where}.parameters.{key}: expected {allowed}, found {key!r}")
+                self._problems.append(f"{config.where}.parameters{step(key)}: expected {allowed}, found {show(key)}")
                 continue
             name, value_kind = kind.parameters[key]
             try:
@@ -148,6 +189,7 @@ class _Builder:
 
     def _assemble(self, config: ProfileConfig, plugins: Mapping[str, tuple[str, Any]]) -> SchedulingProfile:
         scorers: list[WeightedScorer] = []
+        is_whole = True
         pickers: list[Picker] = []
         for ref in config.plugins:
             role, plugin = plugins.get(ref.name, ("", None))
@@ -156,14 +198,19 @@ class _Builder:
                 scorers.append(WeightedScorer(scorer, 1.0 if ref.weight is None else ref.weight))
             elif role == "picker":
                 pickers.append(plugin)
+            elif role == _UNKNOWN:
+                is_whole = False
             elif not role or role == "other":
-                usable = ", ".join(name for name, (kind, _) in plugins.items() if kind != "other") or "none declared"
-                self._problems.append(f"{ref.where}.pluginRef: expected one of {usable}, found {ref.name!r}")
-            if ref.weight is not None and role != "scorer":
-                self._problems.append(f"{ref.where}.weight: expected a weight on scorers only, found one on {ref.name!r}")
+                is_whole = False
+                usable = ", ".join(name for name, (kind, _) in plugins.items() if kind not in ("other", _UNKNOWN))
+                self._problems.append(
+                    f"{ref.where}.pluginRef: expected one of {usable or 'none declared'}, found {show(ref.name)}"
+                )
+            if ref.weight is not None and role in ("picker", "handler"):
+                self._problems.append(f"{ref.where}.weight: expected a weight on scorers only, found one on {show(ref.name)}")
         if len(pickers) > 1:
             self._problems.append(f"{config.where}: expected at most one picker, found {len(pickers)}")
-        if not scorers:
+        if is_whole and not scorers:
             self._problems.append(f"{config.where}: expected at least one scorer, found none")
         picker = pickers[0] if pickers else MaxScorePicker(rng=self._workshop.rng)
         return SchedulingProfile(config.name, _filters(), scorers, picker)

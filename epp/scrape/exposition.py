@@ -21,6 +21,12 @@ LONGEST_REMEMBERED_BYTES = 2048
 
 WHOLE_EVERY_READS = 16
 """A page is looked through whole once in so many reads, so that families that are new on it are found."""
+MOST_LINES = 4096
+"""Wanted lines on one page. Servers with hundreds of series have some dozens; more hold up everything else (4 µs each)."""
+MOST_LABEL_BYTES = 256 << 10
+"""Labels on one page that are not known yet, all together, since each byte of them is parsed (60 ns)."""
+LOOKED_AT_BYTES = 256 << 10
+"""What kind of page it is shows in so much of its beginning: on all that we know, within 2 KB."""
 DRIFT_BYTES = 512
 """How far a line may have moved against its neighbour before it."""
 
@@ -41,8 +47,8 @@ _REST_OF_SAMPLE = re.compile(
 )
 _ESCAPE = re.compile(r'\\([\\n"])')
 _ANY_LINE = re.compile(
-    rb"(?:\A|\n)[ \t]*(?:#[ \t]*(?:HELP|TYPE|EOF|UNIT)\b"
-    rb"|[a-zA-Z_:][a-zA-Z0-9_:]*(?:\{[^\n]*\}[ \t]*|[ \t]+)[+-]?(?:[0-9.]|Inf|NaN))"
+    rb"\n(?!\n)[ \t]*+(?:#[ \t]*+(?:HELP|TYPE|EOF|UNIT)\b"
+    rb"|[a-zA-Z_:][a-zA-Z0-9_:]*+(?:\{[^\n]*\}[ \t]*+|[ \t]++)[+-]?(?:[0-9.]|Inf|NaN))"
 )
 
 Labels = Mapping[str, str]
@@ -61,10 +67,12 @@ class Samples(NamedTuple):
     Attributes:
         families: Samples by name, in the order of the page; a name without samples is absent.
         bad_lines: Lines that begin with a wanted name and are no sample (cut off, or not of the grammar); they are left out.
+        whole: False when the page has more than `MOST_LINES` or `MOST_LABEL_BYTES`, and the rest was not looked at.
     """
 
     families: Mapping[str, list[Sample]]
     bad_lines: int
+    whole: bool = True
 
 
 class PageLayout:
@@ -91,7 +99,7 @@ class SampleFinder:
         self._names = {name.encode(): name for name in names}
         alternatives = b"|".join(re.escape(name) for name in sorted(self._names))
         self._first = re.compile(rb"[ \t]*+(" + alternatives + rb")(?=[{ \t])")
-        self._others = re.compile(rb"\n" + self._first.pattern)
+        self._others = re.compile(rb"\n(?!\n)" + self._first.pattern)
         self._labels: dict[bytes, Labels] = {}
 
     def find(self, page: bytes, layout: PageLayout | None = None) -> Samples:
@@ -117,8 +125,12 @@ class SampleFinder:
         places: list[tuple[int, bytes, bytes, Labels]] = []
         first = self._first.match(page)
         heads = self._others.finditer(page)
-        for head in heads if first is None else chain((first,), heads):
-            labels, end = self._labels_at(page, head.end())
+        room = MOST_LABEL_BYTES
+        for lines, head in enumerate(heads if first is None else chain((first,), heads)):
+            labels, end, parsed_bytes = self._labels_at(page, head.end(), room)
+            room -= parsed_bytes
+            if lines >= MOST_LINES or room <= 0:
+                return Samples(families, bad_lines, whole=False)
             rest = _REST_OF_SAMPLE.match(page, end)
             if rest is None:
                 bad_lines += 1
@@ -155,21 +167,25 @@ class SampleFinder:
         layout.offsets = offsets
         return Samples(families, 0)
 
-    def _labels_at(self, page: bytes, start: int) -> tuple[Labels, int]:
-        """The labels that stand at `start`, and where they end; none and `start` when there is no whole block of them."""
+    def _labels_at(self, page: bytes, start: int, room: int) -> tuple[Labels, int, int]:
+        """The labels that stand at `start`, where they end, and how many bytes were parsed for that.
+
+        No labels and `start` when there is no whole block of them within `room` bytes.
+        """
         end = page.find(b"}", start, start + LONGEST_REMEMBERED_BYTES) + 1
         known = self._labels.get(page[start:end])
         if known is not None:  # only whole blocks are remembered, so the first brace ended this one
-            return known, end
-        block = _LABEL_BLOCK.match(page, start)
+            return known, end, 0
+        block = _LABEL_BLOCK.match(page, start, start + room)
         if block is None or block[1] is None:
-            return {}, start
+            line_end = page.find(b"\n", start, start + room)
+            return {}, start, room if line_end < 0 <= len(page) - start - room else max(0, line_end - start)
         labels = {name: _unescape(value) for name, value in _PAIR.findall(block[1].decode(errors="replace"))}
         if len(block[1]) <= LONGEST_REMEMBERED_BYTES:
             if len(self._labels) >= REMEMBERED_LABELS:
                 self._labels.clear()
             self._labels[block[1]] = labels
-        return labels, block.end()
+        return labels, block.end(), len(block[1])
 
 
 def _names_line(page: bytes, start: int, name: bytes) -> bool:
@@ -186,5 +202,13 @@ def _unescape(value: str) -> str:
 
 
 def looks_like_exposition(page: bytes) -> bool:
-    """Whether any line of the page is a sample or a comment of the exposition formats."""
-    return _ANY_LINE.search(page) is not None
+    """Whether any line in the `beginning` of the page is a sample or a comment of the exposition formats."""
+    return _ANY_LINE.search(beginning(page)) is not None
+
+
+def beginning(page: bytes) -> bytes:
+    """The whole lines within `LOOKED_AT_BYTES`, each behind a line feed; a line that is longer than that is cut."""
+    if len(page) <= LOOKED_AT_BYTES:
+        return b"\n" + page
+    end = page.rfind(b"\n", 0, LOOKED_AT_BYTES)
+    return b"\n" + page[: end if end >= 0 else LOOKED_AT_BYTES]

@@ -6,6 +6,7 @@ The interval counts from the start of one scrape to the start of the next. It is
 - the fair share of the whole pool's rate, so that all endpoints together stay under `scrape.maxRatePerSecond`;
 - what keeps the server busy with our scrapes for at most `SERVER_TIME_RATIO` of the time. Model servers render the page
   on the loop that streams tokens, in 4–30 ms (ROCm/ATOM PR#2186), so a fixed 50 ms could take more than half of it;
+- what keeps this process busy with reading the endpoint's pages for at most `OWN_TIME_RATIO` of the time;
 - after failures, a pause that doubles with each one in a row.
 
 No I/O and no clock in here.
@@ -19,6 +20,8 @@ from epp.scrape.reasons import Reason
 
 SERVER_TIME_RATIO = 0.02
 """Part of wall time that a server may spend on being scraped."""
+OWN_TIME_RATIO = 0.05
+"""Part of one core that reading one endpoint's pages may take: no server can slow the picks by what it sends."""
 REMEMBERED_READS = 8
 """The least of the last so many times to the first byte is taken as rendering; what is above it was waiting."""
 READS_TO_TRUST = 3
@@ -47,6 +50,7 @@ class Pace:
         min_interval_s: Shortest interval that makes sense for the page in use, ≥ 0.
         requests_per_scrape: How many requests the last scrape took, ≥ 1 (more than one while the page is looked for); all
             of them count for the pool's rate.
+        own_s: CPU time that reading what the last scrape brought took of this process, ≥ 0.
     """
 
     def __init__(self, *, interval_s: float, fair_share_s: Callable[[], float], random: Random) -> None:
@@ -56,6 +60,7 @@ class Pace:
         """
         self.min_interval_s = 0.0
         self.requests_per_scrape = 1
+        self.own_s = 0.0
         self._asked_s = interval_s
         self._fair_share_s = fair_share_s
         self._random = random
@@ -79,7 +84,7 @@ class Pace:
     def interval_s(self) -> float:
         """Seconds from the start of the last scrape to the start of the next, without jitter."""
         share_s = self._fair_share_s() * self.requests_per_scrape
-        steady_s = max(self._asked_s, self.min_interval_s, share_s, self._bearable_s())
+        steady_s = max(self._asked_s, self.min_interval_s, share_s, self._bearable_s(), self.own_s / OWN_TIME_RATIO)
         return max(steady_s, self._back_off_s(steady_s))
 
     def pause_s(self, took_s: float) -> float:

@@ -14,6 +14,13 @@ from epp.scrape.reasons import Reason, ScrapeError
 
 MAX_HEAD_BYTES = 64 << 10
 """For the head of an answer, for its trailers, and for the line that opens a chunk."""
+MAX_INTERIM_ANSWERS = 16
+SMALL_PIECES = 4096
+"""A body may come in so many chunks however small they are …"""
+CHUNK_BYTES = 1024
+"""… and in one more for each of so many bytes: a chunk costs 2 µs, and a page of 1-byte chunks takes seconds."""
+MAX_COMPRESSED_BYTES = 1 << 20
+"""Compressed pages that nobody asked for; more that unfolds to a page is built to be slow."""
 
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: [^\r\n]*)?")
 _HEADER: Final = re.compile(r"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*(.*)")
@@ -51,6 +58,8 @@ class Response:
         self._waiting = b""  # not understood yet: part of the head, of a chunk's line, of the trailers
         self._left: int | None = None  # bytes missing in the body or chunk; None when only the end of the connection ends it
         self._chunked = False
+        self._interim = 0
+        self._lines = 0  # that open or end chunks, and trailers
         self._step = _Step.SIZE
 
     @property
@@ -105,6 +114,8 @@ class Response:
             return whole
         if encoding not in {"gzip", "x-gzip", "deflate"}:
             raise _garbage(f"content-encoding: expected identity or gzip, found {encoding[:20]}")
+        if len(whole) > MAX_COMPRESSED_BYTES:
+            raise ScrapeError(Reason.TOO_LARGE, f"compressed page over {MAX_COMPRESSED_BYTES} bytes")
         unpack = zlib.decompressobj(_GZIP_OR_ZLIB)
         try:
             plain = unpack.decompress(whole, self._limit + 1)
@@ -125,6 +136,9 @@ class Response:
         if code < 200:
             if code == 101:
                 raise _garbage("the server changed to another protocol")
+            self._interim += 1
+            if self._interim > MAX_INTERIM_ANSWERS:
+                raise _garbage(f"more than {MAX_INTERIM_ANSWERS} interim answers")
             return  # interim: the real answer follows
         self.status = code
         self.headers = _read_headers(lines)
@@ -194,6 +208,9 @@ class Response:
             raise _garbage("a chunk of the page has no length")
 
     def _take_line(self, line: bytes) -> None:
+        self._lines += 1
+        if self._lines > 2 * (SMALL_PIECES + self._size // CHUNK_BYTES):
+            raise _garbage("the page comes in too many small chunks")
         if self._step is _Step.TRAILERS:
             self.complete = not line
         elif self._step is _Step.CONTENT_END:

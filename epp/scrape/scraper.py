@@ -1,6 +1,7 @@
 """Keeps the record of one endpoint up to date from its metrics page."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -77,7 +78,12 @@ class Scraper:
         observer: ScrapeObserver,
         changes: ChangeLog,
         sleep: Sleep = asyncio.sleep,
+        cpu_s: Callable[[], float] = time.thread_time,
     ) -> None:
+        """Args:
+        sleep: Waits so many seconds.
+        cpu_s: CPU time that the thread has used so far, in seconds.
+        """
         self.endpoint = endpoint
         self.first_ended = asyncio.Event()
         self.changes = changes
@@ -89,6 +95,8 @@ class Scraper:
         self._clock = clock
         self._observer = observer
         self._sleep = sleep
+        self._cpu_s = cpu_s
+        self._others_cpu_s = 0.0
         self._located: Located | None = None
         self._process_start: bytes | str | None = None
         self._process_start_at = 0
@@ -109,6 +117,8 @@ class Scraper:
     async def scrape(self) -> None:
         """Scrape once; every error ends here, so that no endpoint can disturb another."""
         self._requests = 0
+        self._others_cpu_s = 0.0
+        began_cpu_s = self._cpu_s()
         try:
             await self._scrape()
         except ScrapeError as error:
@@ -119,6 +129,7 @@ class Scraper:
             self._failed(Reason.INTERNAL, f"internal error: {type(error).__name__}", with_stack=True)
         finally:
             self.first_ended.set()
+        self._pace.own_s = self._cpu_s() - began_cpu_s - self._others_cpu_s
         self._pace.requests_per_scrape = max(1, self._requests)
         self.endpoint.scrape_interval_s = self._pace.interval_s
 
@@ -138,7 +149,11 @@ class Scraper:
         began_at_s = self._clock.monotonic_s()
         in_flight = self.endpoint.in_flight_requests
         self._requests += 1
-        page = await self._fetcher.get(url)
+        waits_cpu_s = self._cpu_s()
+        try:
+            page = await self._fetcher.get(url)
+        finally:
+            self._others_cpu_s += self._cpu_s() - waits_cpu_s
         return TakenPage(page=page, began_at_s=began_at_s, in_flight_at_begin=in_flight)
 
     def _use(self, located: Located) -> None:

@@ -51,6 +51,7 @@ class Metrics:
             self._picker.processing_s.observe(outcome.picked_at_s - outcome.started_at_s)
         if outcome.endpoint is not None and outcome.status is not None:
             self._endpoints.answered(outcome.endpoint, outcome.status)
+            self._picker.responses_cut += outcome.cancelled and outcome.error_code is None
         self._requests.ended(outcome)
 
     def picked(self, duration_s: float, endpoint_name: str, address: str, model: str) -> None:

@@ -26,7 +26,7 @@ class RequestOutcome:
         completion_tokens: Likewise.
         cached_tokens: Likewise, prompt tokens that came from a prefix cache.
         endpoint: Address that served it; None when none did.
-        cancelled: The client or Envoy gave up before the response was complete.
+        cancelled: The client, the server or Envoy gave up before the response was complete.
     """
 
     started_at_s: float

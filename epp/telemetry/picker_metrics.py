@@ -74,6 +74,7 @@ class PickerMetrics:
         self.bodies_not_inspected: defaultdict[str, int] = defaultdict(int)
         self.served_mismatches = 0
         self.drain_cut_requests = 0
+        self.responses_cut = 0
         self.tls_handshake_failures: int | None = None
         self.config_valid = True
         self.build: Build | None = None
@@ -108,6 +109,11 @@ class PickerMetrics:
         )
         yield CounterMetricFamily(
             "epp_drain_cut_requests_total", "Requests that still ran when --drain-timeout was over.", self.drain_cut_requests
+        )
+        yield CounterMetricFamily(
+            "epp_responses_cut_total",
+            "Responses that began and did not end: the client left, or the model server broke off.",
+            self.responses_cut,
         )
         yield GaugeMetricFamily(
             "epp_config_valid",

@@ -1,5 +1,6 @@
 """`/metrics`."""
 
+import asyncio
 import gzip
 
 import pytest
@@ -121,3 +122,17 @@ async def test_single_names_can_be_asked_for() -> None:
 
     samples = {line.split("{")[0].split(" ")[0] for line in text.splitlines() if not line.startswith("#")}
     assert samples == {"epp_endpoints", "epp_pick_duration_seconds_count"}
+
+
+@pytest.mark.parametrize("media", ["application/openmetrics-text", "text/plain"])
+@pytest.mark.parametrize("version", ["S3", "1.x.y", "2.0.x", "1.0.0.\xff", '"1.0.0"', "1" * 5000, "\u0663.0.0", ""])
+async def test_a_version_that_is_none_gets_plain_text(media: str, version: str) -> None:
+    async with serving() as admin:
+        reader, writer = await asyncio.open_connection("127.0.0.1", admin.port)
+        accept = f"accept: {media};version={version}\r\n".encode("latin-1" if version.endswith("\xff") else "utf-8")
+        writer.write(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n" + accept + b"\r\n")
+        answer = await reader.read()
+        writer.close()
+
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert admin.logged.getvalue() == ""

@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
+from epp.admin.server import MAX_CONNECTIONS
 from epp.telemetry.outcome import RequestOutcome
 from tests.admin.running import Admin, serving
 
@@ -79,6 +81,70 @@ async def test_requests_are_not_logged() -> None:
                 pass
 
     assert admin.logged.getvalue() == ""
+
+
+MALFORMED = (
+    b"GET / HTTP/1.1\r\nhost: x\r\nauthorization: Bearer S3CRET\x01\x00\r\n\r\n",
+    b"GET /?api_key=S3CRET\xff\x00 HTTP/1.1\r\nhost: x\r\n\r\n",
+    b"GET / HTTP/1.1\r\nhost: x\r\ncookie: S3CRET" + b"x" * 9000 + b"\r\n\r\n",
+    b"GET / HTTP/1.1\r\nhost: x\r\nS3CRET name: x\r\n\r\n",
+    b"GET http://[S3CRET HTTP/1.1\r\nhost: x\r\n\r\n",
+    b"GET / HTTP/1.1\r\nhost: S3CRET[\r\n\r\n",
+    b"GET /S3CRET HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nS3CRET\r\n",
+    b"GET / HTTP/1.1\r\nhost: x\r\ncontent-length: S3CRET\r\n\r\n",
+    b"S3CRET\r\n\r\n",
+)
+
+
+@pytest.mark.parametrize("sent", MALFORMED)
+async def test_what_a_malformed_request_holds_is_logged_nowhere(
+    sent: bytes, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It may hold credentials, and anybody can send it."""
+    caplog.set_level(logging.DEBUG)
+    async with serving() as admin:
+        reader, writer = await asyncio.open_connection("127.0.0.1", admin.port)
+        writer.write(sent)
+        writer.write_eof()
+        await reader.read()
+        writer.close()
+
+    assert "S3CRET" not in caplog.text + admin.logged.getvalue() + "".join(capfd.readouterr())
+
+
+async def test_idle_clients_are_bounded_and_lock_nobody_out() -> None:
+    async with serving() as admin:
+        idle = [await asyncio.open_connection("127.0.0.1", admin.port) for _ in range(2 * MAX_CONNECTIONS)]
+        try:
+            async with asyncio.timeout(20):
+                async with admin.client.get("/readyz") as answer:
+                    assert answer.status == 200
+                cut_off = [await _is_cut_off(reader) for reader, _ in idle[: MAX_CONNECTIONS + 1]]
+            assert all(cut_off)
+            assert not any(reader.at_eof() or reader.exception() for reader, _ in idle[MAX_CONNECTIONS + 1 :])
+        finally:
+            for _, writer in idle:
+                writer.transport.abort()
+
+
+async def test_a_client_that_goes_on_asking_keeps_its_connection() -> None:
+    async with serving() as admin:
+        reader, writer = await asyncio.open_connection("127.0.0.1", admin.port)
+        idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        async with asyncio.timeout(20):
+            for _ in range(4):
+                writer.write(b"GET /readyz HTTP/1.1\r\nhost: x\r\n\r\n")
+                assert (await reader.readuntil(b"ready\n")).startswith(b"HTTP/1.1 200 ")
+                idle += [await asyncio.open_connection("127.0.0.1", admin.port) for _ in range(MAX_CONNECTIONS // 2)]
+        for _, opened in [(reader, writer), *idle]:
+            opened.transport.abort()
+
+
+async def _is_cut_off(reader: asyncio.StreamReader) -> bool:
+    try:
+        return await reader.read() == b""
+    except ConnectionResetError:
+        return True
 
 
 async def test_clients_that_stop_in_the_middle_hold_up_nobody() -> None:

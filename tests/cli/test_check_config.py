@@ -20,12 +20,14 @@ def check(tmp_path: Path, **texts: str) -> tuple[int, list[str]]:
 
 
 def test_valid_files_are_named_with_what_they_are(tmp_path: Path) -> None:
-    code, lines = check(tmp_path, config=HEAD, pool="endpoints: [{name: a, address: 10.0.0.1, port: 8000}]", empty="")
+    code, lines = check(
+        tmp_path, config=HEAD, pool="endpoints: [{name: a, address: 10.0.0.1, port: 8000}]", none="endpoints: []"
+    )
     assert code == 0
     assert lines == [
         "config.yaml: configuration with profile 'default' (least-load-scorer), valid",
-        "pool.yaml: endpoints file with 1 endpoints, valid",
-        "empty.yaml: endpoints file with 0 endpoints, valid",
+        "pool.yaml: endpoints file with 1 endpoint, valid",
+        "none.yaml: endpoints file with 0 endpoints, valid",
     ]
 
 
@@ -64,3 +66,36 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     result = CliRunner().invoke(command, [str(tmp_path / "nowhere.yaml")])
     assert result.exit_code == 2
     assert "nowhere.yaml: expected a readable file" in result.output
+
+
+def test_faults_of_every_part_of_a_file_are_told_in_one_go(tmp_path: Path) -> None:
+    code, lines = check(
+        tmp_path,
+        config=HEAD
+        + "featureGates: [x]\nplugins: [{type: queue-scorer}, {type: nonsense-scorer}]\n"
+        + "schedulingProfiles: [{name: d, plugins: [{pluginRef: nothing}]}]\nscrape: {interval: 5s, stalenessThreshold: 1s}",
+    )
+    assert code == 2
+    assert [line.split(": expected")[0] for line in lines] == [
+        "config.yaml: featureGates",
+        "config.yaml: scrape.stalenessThreshold",
+        "config.yaml: plugins[1].type",
+        "config.yaml: schedulingProfiles[0].plugins[0].pluginRef",
+    ]
+
+
+def test_what_only_follows_from_a_fault_is_not_told(tmp_path: Path) -> None:
+    _, lines = check(tmp_path, config=HEAD + "limits: {maxRequestBodyBytes: 1GiB, maxMessageBytes: much}")
+    assert len(lines) == 1
+    _, lines = check(tmp_path, config=HEAD + "plugins: [{name: q}]\nschedulingProfiles: [{name: d, plugins: [{pluginRef: q}]}]")
+    assert len(lines) == 1
+
+
+def test_an_unknown_engine_is_told_once_with_its_path(tmp_path: Path) -> None:
+    _, (line,) = check(tmp_path, pool="endpoints: [{name: a, address: 10.0.0.1, port: 8000, engine: x}]")
+    assert line.startswith("pool.yaml: endpoints[0].engine: expected one of ")
+
+
+def test_an_empty_file_is_refused(tmp_path: Path) -> None:
+    code, lines = check(tmp_path, empty="")
+    assert (code, lines) == (2, ["empty.yaml: expected a map with the key endpoints, found nothing (line 1)"])

@@ -141,3 +141,19 @@ def test_a_file_that_is_no_utf_8_is_named(monkeypatch: pytest.MonkeyPatch, tmp_p
     (tmp_path / "c.yaml").write_bytes(b"a: \xff")
     with pytest.raises(ConfigError, match=r"c.yaml: expected UTF-8, found byte 0xff at 3"):
         settings(monkeypatch, [*ENDPOINT, "--config-file", str(tmp_path / "c.yaml")])
+
+
+def test_variables_that_kubernetes_sets_for_a_service_of_our_name_are_ignored_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = {"EPP_GRPC_PORT": "tcp://10.0.0.1:9002", "EPP_GRPC_HEALTH_PORT": "tcp://10.0.0.1:9003", "EPP_METRICS_PROT": "1"}
+    loaded = start(monkeypatch, ENDPOINT, env).loaded
+    assert (loaded.settings.server.grpc_port, loaded.settings.server.grpc_health_port) == (9002, 9003)
+    assert [note.split(",")[0] for note in loaded.notes] == [
+        "EPP_GRPC_HEALTH_PORT: ignored",
+        "EPP_GRPC_PORT: ignored",
+        "EPP_METRICS_PROT: unknown variable",
+    ]
+
+
+def test_a_flag_of_the_form_of_such_a_variable_is_still_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="--grpc-port: expected a port"):
+        settings(monkeypatch, [*ENDPOINT, "--grpc-port", "tcp://10.0.0.1:9002"])

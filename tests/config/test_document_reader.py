@@ -79,3 +79,31 @@ def test_arbitrary_text_is_a_document_or_a_config_error(text: str) -> None:
         read_document(text, "c.yaml")
     except ConfigError as error:
         assert all(problem.startswith("c.yaml: ") for problem in error.problems)
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("plugins: [{type: x, parameters: {a: [{b: %s}]}}]", "plugins[0].parameters.a[0].b"),
+        ("limits: {maxConnections: %s}", "limits.maxConnections"),
+    ],
+)
+def test_a_number_of_very_many_digits_is_named_and_not_shown_whole(text: str, path: str) -> None:
+    (problem,) = problems(HEAD + text % ("9" * 5000))
+    assert problem.startswith(f"c.yaml: {path}: expected a number of at most 300 digits, found 999")
+    assert problem.endswith("… (line 3)")
+    assert len(problem) < 250
+
+
+def test_a_key_is_not_shown_at_any_length() -> None:
+    assert all(len(problem) < 600 for problem in problems(HEAD + f"scrape: {{? {'k' * 100_000} : 1}}"))
+
+
+def test_the_headers_of_scrapes_are_never_in_an_error() -> None:
+    (problem,) = problems(HEAD + 'scrape: {headers: {authorization: "Bearer SECRET", x-tenant: 5}}')
+    assert problem == "c.yaml: scrape.headers: expected a map of texts, found a number at 'x-tenant' (line 3)"
+
+
+def test_null_stands_for_a_default_that_is_nothing_and_for_no_other() -> None:
+    assert read_document(HEAD + "scrape: {path: null, port: ~}", "c.yaml").values == {}
+    assert len(problems(HEAD + "scrape: {interval: null}")) == 1

@@ -87,6 +87,7 @@ ALL = [
     kinds.COUNT,
     kinds.TEXT_LIST,
     kinds.TEXT_MAP,
+    kinds.PATH,
     kinds.number(minimum=1),
     kinds.choice("a", "b"),
 ]
@@ -98,3 +99,36 @@ def test_nothing_but_a_value_error_ever_comes_out(kind: kinds.Kind[object], valu
         kind.read(value)
     except ValueError as error:
         assert f"expected {kind.expected}, found" in str(error)
+
+
+def test_headers_that_are_no_texts_are_named_without_any_value() -> None:
+    with pytest.raises(ValueError, match=r"^expected a map of texts, found a number at 'x-tenant'$"):
+        kinds.TEXT_MAP.read({"authorization": "Bearer SECRET", "x-tenant": 5})
+    with pytest.raises(ValueError, match=r"^expected a map of texts, found a text$"):
+        kinds.TEXT_MAP.read("Bearer SECRET")
+
+
+@pytest.mark.parametrize("value", ["x" * 100_000, ["x"] * 100_000, 10**5000], ids=["text", "list", "number"])
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.name)
+def test_a_long_value_is_cut_in_the_error(kind: kinds.Kind[object], value: object) -> None:
+    try:
+        kind.read(value)
+    except ValueError as error:
+        assert len(str(error)) < 250
+
+
+@pytest.mark.parametrize("value", [2**31, 2**32, 0])
+def test_a_count_fits_into_what_goes_over_the_wire(value: int) -> None:
+    with pytest.raises(ValueError, match="expected a whole number from 1 to 2147483647"):
+        kinds.COUNT.read(value)
+
+
+def test_a_size_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="expected a number of bytes"):
+        kinds.SIZE.read(0)
+
+
+@pytest.mark.parametrize("path", ["metrics", "/a b", "/é", "/a\n", "", "http://x/metrics", None])
+def test_what_is_no_path_is_refused(path: object) -> None:
+    with pytest.raises(ValueError, match="expected a path such as /metrics"):
+        kinds.PATH.read(path)

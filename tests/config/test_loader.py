@@ -67,3 +67,13 @@ def test_exactly_one_source_of_endpoints(given: Given, found: str) -> None:
 def test_settings_that_need_another_one_say_so(key: tuple[str, str], value: Any, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         load_settings({**SOURCE, key: ("flag", value)}, None)
+
+
+def test_grpcio_takes_no_messages_of_2_gib() -> None:
+    given: Given = {**SOURCE, ("server", "transport"): ("flag", "grpcio"), ("limits", "max_message_bytes"): ("c.yaml", 2**31)}
+    with pytest.raises(ConfigError, match=r"limits.maxMessageBytes: expected at most 2147483647 with --transport=grpcio"):
+        load_settings(given, None)
+
+
+def test_remarks_on_the_environment_become_notes() -> None:
+    assert load_settings(SOURCE, None, notes=["EPP_X: ignored"]).notes == ("EPP_X: ignored",)

@@ -59,6 +59,7 @@ def test_an_entry_needs_a_name_an_address_and_a_port_and_has_defaults_for_the_re
 
 def test_every_key_reaches_the_spec() -> None:
     text = (EXAMPLES / "every-key.yaml").read_text("utf-8")
+    assert {key for entry in yaml.safe_load(text)["endpoints"] for key in entry} == set(ENDPOINT_KEYS)
 
     specs = [entry.spec(entry.address, entry.name) for entry in read(text)]
 
@@ -108,11 +109,15 @@ def test_shared_values_are_merged_into_each_entry() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "text", ["", "\n# nothing yet\n", "---\n", "null", "endpoints:\n", "endpoints: []\n", "{}", '{"endpoints": []}']
-)
-def test_an_empty_file_and_an_empty_list_are_an_empty_pool(text: str) -> None:
+@pytest.mark.parametrize("text", ["endpoints:\n", "endpoints: []\n", "{}", '{"endpoints": []}'])
+def test_an_empty_list_is_an_empty_pool(text: str) -> None:
     assert read(text) == ()
+
+
+@pytest.mark.parametrize("text", ["", " \n", "\n# nothing yet\n", "---\n", "null"])
+def test_an_empty_file_is_a_fault_since_it_may_be_one_that_is_just_being_written(text: str) -> None:
+    (problem,) = problems(text)
+    assert problem.startswith("endpoints.yaml: expected a map with the key endpoints, found nothing")
 
 
 @pytest.mark.parametrize("port", ["8000", '"8000"', "'8000'"])

@@ -106,8 +106,8 @@ def test_a_byte_order_mark_does_no_harm(path: Path) -> None:
     Watched(path).discovery.load()
 
 
-async def test_an_empty_file_is_an_empty_pool_that_is_listed(path: Path) -> None:
-    path.write_text("")
+async def test_an_empty_list_is_an_empty_pool_that_is_listed(path: Path) -> None:
+    path.write_text("endpoints: []")
     watched = Watched(path)
 
     async with running(watched.discovery.run()):
@@ -269,6 +269,17 @@ async def test_going_back_to_the_content_of_before_is_valid_again(path: Path) ->
         await eventually(lambda: watched.valid == [True, False])
         replace(path, ONE)
         await eventually(lambda: watched.valid == [True, False, True])
+
+
+async def test_a_file_that_is_truncated_before_it_is_written_does_not_empty_the_pool(path: Path) -> None:
+    watched = Watched(path)
+    async with running(watched.discovery.run()):
+        await watched.becomes("a")
+        path.write_text("")
+        await eventually(lambda: watched.events[-1:] == ["endpoints_file_refused"])
+        assert watched.pool.names == ["a"]
+        path.write_text(TWO)
+        await watched.becomes("a", "b")
 
 
 async def test_a_deleted_file_keeps_the_last_good_state_until_it_comes_back(path: Path) -> None:

@@ -349,6 +349,26 @@ def test_a_reset_before_the_response_ended_is_told_as_cancelled() -> None:
     assert bench.observer.outcomes[0].cancelled is True
 
 
+@pytest.mark.parametrize(("mode", "cut"), [(mode, mode is not BodyMode.NONE) for mode in BodyMode])
+def test_a_response_whose_end_envoy_never_told_was_cut_however_politely_it_hangs_up(mode: BodyMode, cut: bool) -> None:
+    """Without a response body mode nobody can tell."""
+    bench = Bench()
+    session = Session(bench.exchange)
+    session.receive(RequestHeaders(POST, end_of_stream=True, response_body_mode=mode))
+    session.receive(ResponseHeaders(OK))
+    session.receive(ResponseChunk(b"half an ans"))
+    session.end(cancelled=False)
+    assert bench.observer.outcomes[0].cancelled is cut
+
+
+@pytest.mark.parametrize("status", ["²", "٣٣٣", "9" * 5000, ""])
+def test_a_status_that_is_none_is_no_bug(status: str) -> None:
+    bench = Bench()
+    session = routed(bench)
+    assert session.receive(ResponseHeaders({":status": status})) == [Continue(Part.RESPONSE_HEADERS)]
+    assert bench.bugs == []
+
+
 @pytest.mark.parametrize("events", range(6))
 def test_the_count_is_taken_back_wherever_the_stream_ends(events: int) -> None:
     """Field report 46: after headers, mid-body, after the pick, mid-response, after an upstream error."""

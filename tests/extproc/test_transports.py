@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 import grpc
 import pytest
 from cryptography import x509
+from hpack import Encoder
 
 from epp.clock import SystemClock
 from epp.config.settings import LimitSettings
@@ -48,8 +49,11 @@ def body(piece: bytes, *, end: bool = True) -> ProcessingRequest:
 class Served:
     """A running transport and a channel to it."""
 
-    def __init__(self, transport: Transport, lifecycle: Lifecycle, port: int, channel: grpc.aio.Channel) -> None:
+    def __init__(
+        self, transport: Transport, running: asyncio.Task[Never], lifecycle: Lifecycle, port: int, channel: grpc.aio.Channel
+    ) -> None:
         self.transport = transport
+        self.running = running
         self.lifecycle = lifecycle
         self.port = port
         self.channel = channel
@@ -108,7 +112,7 @@ async def served(exchange: Exchange, tls: KeyPair | CertificateReloader | None =
     _, port = await transport.listen("127.0.0.1", 0, limits=exchange.limits, tls=tls)
     running = asyncio.create_task(transport.run())
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        yield Served(transport, lifecycle, port, channel)
+        yield Served(transport, running, lifecycle, port, channel)
     running.cancel()
     await transport.stop(0.0)
 
@@ -259,6 +263,24 @@ async def test_watch_tells_each_change_once() -> None:
         call.cancel()
 
 
+async def test_a_path_that_is_no_text_never_leaves_a_dead_port_behind_a_ready_process(transport_name: str) -> None:
+    """It ends a `grpc.aio` server for good; ours answers others as before."""
+    pseudo = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/envoy\xd5"), (b":authority", b"x")]
+    block = Encoder().encode([*pseudo, (b"content-type", b"application/grpc"), (b"te", b"trailers")])
+    length = len(block).to_bytes(3, "big")
+    async with served(Bench().exchange) as server:
+        server.lifecycle.enter(Phase.SERVING)
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0" + length + b"\1\5\0\0\0\1" + block)
+        if transport_name == "grpcio":
+            with pytest.raises(RuntimeError, match="ended by itself"):
+                await asyncio.wait_for(server.running, 10.0)
+        else:
+            await asyncio.wait_for(reader.readexactly(9), 10.0)
+            assert await server.check("") == HealthCheckResponse.SERVING
+        writer.close()
+
+
 async def test_a_taken_port_is_named() -> None:
     async with served(Bench().exchange) as server:
         other = make_transport(Bench().exchange, Health(Lifecycle()))
@@ -338,7 +360,7 @@ async def test_an_open_stream_survives_the_change_of_certificates(tmp_path: Path
         credentials = grpc.ssl_channel_credentials((tmp_path / "1" / "tls.crt").read_bytes())
         options = (("grpc.ssl_target_name_override", "localhost"),)
         async with grpc.aio.secure_channel(f"127.0.0.1:{server.port}", credentials, options) as channel:
-            call = Served(server.transport, server.lifecycle, server.port, channel).process()
+            call = Served(server.transport, server.running, server.lifecycle, server.port, channel).process()
             await call.write(HEADERS)
             pair = self_signed(datetime.datetime.now(datetime.UTC))
             (tmp_path / "1" / "tls.crt").write_bytes(pair.certificate)

@@ -142,10 +142,10 @@ class EppProcess:
         records = [msgspec.json.decode(line) for line in lines]
         return [record for record in records if level in (None, record["level"])]
 
-    def terminate(self) -> None:
-        """SIGTERM; the process goes on until it has drained."""
+    def terminate(self, by: signal.Signals = signal.SIGTERM) -> None:
+        """Tell it to end; it goes on until it has drained."""
         if self._process is not None and self._process.returncode is None:
-            self._process.send_signal(signal.SIGTERM)
+            self._process.send_signal(by)
 
     async def wait(self, timeout_s: float = 40.0) -> int:
         """Wait for the end; the exit code."""

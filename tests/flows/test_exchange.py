@@ -25,10 +25,10 @@ class Direct:
         self.endpoints = [upstream.endpoint for upstream in upstreams]
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def direct() -> AsyncIterator[Direct]:
-    """One picker for all tests here; each leaves no count behind."""
-    async with start_upstreams(4) as upstreams, start_direct(upstreams) as (epp, client):
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["socket", "grpcio"])
+async def direct(request: pytest.FixtureRequest) -> AsyncIterator[Direct]:
+    """One picker a transport for all tests here; each leaves no count behind."""
+    async with start_upstreams(4) as upstreams, start_direct(upstreams, "--transport", request.param) as (epp, client):
         yield Direct(epp, client, upstreams)
         await epp.wait_idle()
         assert epp.log_records("error") == []

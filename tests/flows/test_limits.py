@@ -30,6 +30,7 @@ STREAM_BYTES = 320 << 10
 """What gRPC itself may hold for a stream: windows of 64 KiB both ways, messages in pieces, what malloc keeps."""
 SMALL_BUDGET = f"{{{KIND}, limits: {{maxBufferedBytes: {BUDGET_BYTES}}}}}"
 ENVOYS_DEFAULT_TIMEOUT_S = 0.2
+TRANSPORTS = ["socket", "grpcio"]
 READ = [mode for mode in BodyMode if mode is not BodyMode.NONE]
 
 
@@ -76,12 +77,13 @@ async def test_a_declared_length_over_the_limit_is_refused_before_any_body_byte(
     assert code is grpc.StatusCode.OK
 
 
-async def test_400_dribbling_bodies_of_a_mebibyte_do_not_fill_the_memory() -> None:
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_400_dribbling_bodies_of_a_mebibyte_do_not_fill_the_memory(transport: str) -> None:
     """Field report 25: beyond `limits.maxBufferedBytes` bodies pass through and are picked on their headers."""
     piece = b"x" * 65_536
     async with (
         start_upstreams(4) as upstreams,
-        start_direct(upstreams, "--config-text", SMALL_BUDGET) as (epp, client),
+        start_direct(upstreams, "--config-text", SMALL_BUDGET, "--transport", transport) as (epp, client),
     ):
         assert await client.pick()
         streams = [client.stream() for _ in range(400)]
@@ -124,6 +126,35 @@ async def count_received(stream: ExtProcStream) -> int:
         if piece.end_of_stream:
             return size
     raise AssertionError("expected an end mark, found the end of the call")
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_requests_and_answers_pass_whole_while_the_buffers_are_full(transport: str) -> None:
+    """Field report 25: over the budget bodies are not inspected; nothing fails that does not want to be held."""
+    configuration = f"{{{KIND}, limits: {{maxBufferedBytes: 200000}}}}"
+    body = b"x" * 1_000_000
+    async with (
+        start_all(2, epp_arguments=("--config-text", configuration, "--transport", transport)) as scene,
+        scene.connect() as hog,
+    ):
+        hog.writer.write(b"POST /x HTTP/1.1\r\nhost: pool.test\r\ncontent-length: 150000\r\n\r\n" + b"x" * 149_990)
+
+        async def is_full() -> bool:
+            return (await scene.epp.metric("epp_buffered_bytes") or 0) >= 149_990
+
+        await wait_until(is_full, "the buffers to be nearly full")
+        up = await asyncio.gather(*(scene.fetch(body=body) for _ in range(10)))
+        down = await asyncio.gather(*(scene.fetch("/bytes?n=5000000", body=b"{}") for _ in range(10)))
+        hog.writer.write(b"x" * 10)
+        held = await hog.read_answer(0.0)
+        await scene.epp.wait_idle()
+        afterwards = await scene.epp.metric("epp_buffered_bytes")
+
+    assert [answer.status for answer in up] == [200] * 10
+    assert {answer.json()["body_sha256"] for answer in up} == {hashlib.sha256(body).hexdigest()}
+    assert [(answer.status, len(answer.body)) for answer in down] == [(200, 5_000_000)] * 10
+    assert (held.status, held.json()["body_bytes"]) == (200, 150_000)
+    assert afterwards == 0
 
 
 @pytest.mark.parametrize("mode", [BodyMode.STREAMED, BodyMode.BUFFERED])

@@ -143,9 +143,10 @@ async def test_an_ipv6_endpoint_is_scraped_and_reached() -> None:
     assert endpoints[f"[::1]:{upstreams[0].port}"]["running_requests"] == 2
 
 
-async def test_answers_that_nobody_reads_do_not_fill_the_memory() -> None:
+@pytest.mark.parametrize("transport", ["socket", "grpcio"])
+async def test_answers_that_nobody_reads_do_not_fill_the_memory(transport: str) -> None:
     """Back-pressure goes through: what slow clients do not read stays at the model server."""
-    async with start_all(2) as scene:
+    async with start_all(2, epp_arguments=("--transport", transport)) as scene:
         assert (await scene.fetch("/bytes?n=5000000", body=b"{}")).status == 200
         before = scene.epp.rss_bytes()
         slow = [await _ask_and_do_not_read(scene) for _ in range(SLOW_CLIENTS)]

@@ -1,6 +1,7 @@
 """The picker ends, restarts or crashes, and the traffic goes on."""
 
 import asyncio
+import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -114,6 +115,18 @@ async def test_a_stream_that_comes_a_second_after_sigterm_is_answered() -> None:
 
     assert picked == upstreams[0].endpoint
     assert code == 0
+
+
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGHUP])
+async def test_a_key_and_a_terminal_that_closes_end_it_as_gently(by: signal.Signals) -> None:
+    async with EppProcess("--endpoint", "127.0.0.1:9") as epp:
+        epp.terminate(by)
+        await wait_until(lambda: _is_draining(epp), "the drain to begin")
+        code = await epp.wait()
+        events = [record["event"] for record in epp.log_records()]
+
+    assert code == 0
+    assert events[-3:] == ["drain begins", "drain ended", "stopped"]
 
 
 async def _says(client: ExtProcClient, service: str, state: str) -> bool:

@@ -6,7 +6,7 @@ import pytest
 
 from epp.config.document_reader import read_document
 from epp.errors import ConfigError
-from epp.scheduling.catalog import Workshop, build_profile
+from epp.scheduling.catalog import NOT_HERE_YET, PLUGIN_TYPES, Workshop, build_profile
 from epp.scheduling.profile import SchedulingProfile
 
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
@@ -78,3 +78,26 @@ def test_a_wrong_plugin_is_named_with_its_path_and_what_is_allowed(text: str, pr
     """Field report 70: all configuration is checked before serving."""
     with pytest.raises(ConfigError, match=problem):
         build(text)
+
+
+def test_a_type_that_other_pickers_have_is_one_fault_and_so_called() -> None:
+    with pytest.raises(ConfigError) as caught:
+        build("""
+plugins: [{type: queue-scorer}, {type: kv-cache-utilization-scorer}, {type: prefix-cache-scorer}]
+schedulingProfiles:
+- name: default
+  plugins: [{pluginRef: queue-scorer}, {pluginRef: prefix-cache-scorer, weight: 3}]
+""")
+    (problem,) = caught.value.problems
+    assert problem.startswith("c.yaml: plugins[2].type: expected one of ")
+    assert problem.endswith("found 'prefix-cache-scorer', which other endpoint pickers have and this one does not yet")
+
+
+def test_a_reference_to_nothing_is_one_fault() -> None:
+    with pytest.raises(ConfigError) as caught:
+        build("plugins: [{type: queue-scorer}]\nschedulingProfiles: [{name: d, plugins: [{pluginRef: kv, weight: 2}]}]")
+    assert len(caught.value.problems) == 1
+
+
+def test_no_type_is_both_here_and_not_here_yet() -> None:
+    assert not NOT_HERE_YET & PLUGIN_TYPES.keys()

@@ -6,7 +6,9 @@ from epp.errors import ConfigError
 from epp.pool.metrics import EndpointMetrics
 from epp.scrape.catalog import BUILT_IN, EngineCatalog
 from epp.scrape.engines.custom import custom_engine
+from epp.scrape.engines.json_page import MOST_JSON_BYTES
 from epp.scrape.engines.page import PageFormat
+from epp.scrape.exposition import LOOKED_AT_BYTES
 from tests.scrape.engines.reading import read
 from tests.scrape.pages import FOLDER, sample_page
 
@@ -196,3 +198,29 @@ def test_old_and_new_names_and_three_engines_work_in_one_pool() -> None:
         engine = CATALOG.recognise(sample_page(file), None)
         assert engine is not None
         assert read(engine, sample_page(file)).running_requests == running
+
+
+def test_only_the_beginning_of_a_page_is_looked_at() -> None:
+    """A server may send 8 MB: looking through all of it for all engines held up the picks for 3 s."""
+    sign = b"\nvllm:num_requests_waiting 1\n"
+
+    assert recognised(b"\n" * (LOOKED_AT_BYTES // 2) + sign) == "vllm"
+    assert recognised(b"\n" * LOOKED_AT_BYTES + sign) is None
+    assert recognised(b"x" * LOOKED_AT_BYTES + sign) is None
+
+
+def test_a_name_at_the_cut_is_not_taken_for_a_shorter_one() -> None:
+    line = b"\nnum_requests_waiting_for_godot 1\n"
+    page = b"#" * (LOOKED_AT_BYTES - len(b"\nnum_requests_waiting")) + line
+
+    assert recognised(page + b"a 1\n") is None
+
+
+def test_the_order_of_engines_counts_and_not_that_of_lines() -> None:
+    assert recognised(b"nim_x 1\nsglang:x 1\nvllm:x 1\n") == "vllm"
+
+
+def test_json_of_any_length_is_not_decoded_to_tell_whose_it_is() -> None:
+    page = b'{"models":[{"name":"a","model":"a","size_vram":1,"expires_at":"x"}]'
+
+    assert recognised(page + b"," + b" " * MOST_JSON_BYTES + b'"more":[]}') is None

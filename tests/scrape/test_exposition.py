@@ -10,7 +10,16 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from epp.scrape import exposition
-from epp.scrape.exposition import WHOLE_EVERY_READS, PageLayout, Sample, SampleFinder, looks_like_exposition
+from epp.scrape.exposition import (
+    LOOKED_AT_BYTES,
+    MOST_LABEL_BYTES,
+    MOST_LINES,
+    WHOLE_EVERY_READS,
+    PageLayout,
+    Sample,
+    SampleFinder,
+    looks_like_exposition,
+)
 from tests.scrape.pages import FOLDER, sample_page
 
 
@@ -54,7 +63,7 @@ def test_several_names_are_found_in_one_pass() -> None:
 
 
 def test_a_finder_of_nothing_finds_nothing() -> None:
-    assert SampleFinder([]).find(b"g 1\n\n 2\n") == ({}, 0)
+    assert SampleFinder([]).find(b"g 1\n\n 2\n").families == {}
 
 
 # ── values ──
@@ -427,3 +436,44 @@ def test_memory_of_any_page_and_any_page_after_it_raise_nothing(rest: bytes) -> 
     finder.find(laid_out(), layout)
     finder.find(laid_out()[:900] + rest, layout)
     finder.find(rest, layout)
+
+
+# ── pages made to be slow ──
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        b"g 1\n" * (MOST_LINES + 1),
+        b"g x\n" * (MOST_LINES + 1),
+        b"".join(b'g{a="%d%b"} 1\n' % (n, b"a" * 1000) for n in range(MOST_LABEL_BYTES // 1000)),
+        b"g{" + b'a="b",' * (MOST_LABEL_BYTES // 6 + 1) + b"} 1\n",
+        b'g{a="b",a="\n' * (MOST_LABEL_BYTES // 10),
+    ],
+    ids=["lines", "bad lines", "labels", "one block", "open blocks"],
+)
+def test_of_too_much_that_is_wanted_the_rest_is_not_read(page: bytes) -> None:
+    layout = PageLayout()
+    found = SampleFinder(["g"]).find(page, layout)
+
+    assert not found.whole
+    assert len(found.families.get("g", ())) + found.bad_lines <= MOST_LINES
+    assert layout.heads == []
+
+
+def test_a_page_with_as_much_as_may_be_is_read_whole() -> None:
+    found = SampleFinder(["g"]).find(b"g 1\n" * MOST_LINES)
+
+    assert found.whole
+    assert len(found.families["g"]) == MOST_LINES
+
+
+def test_labels_that_are_known_do_not_count_again() -> None:
+    finder = SampleFinder(["g"])
+    page = b"".join(b'g{a="%d%b"} 1\n' % (n, b"a" * 1000) for n in range(MOST_LABEL_BYTES // 2000))
+
+    assert all(finder.find(page + page).whole for _ in range(2))
+
+
+def test_what_kind_of_page_it_is_is_looked_for_in_its_beginning() -> None:
+    assert not looks_like_exposition(b"\n" * LOOKED_AT_BYTES + b"g 1\n")

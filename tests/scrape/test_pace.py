@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.scrape.pace import FAILURE_INTERVAL_S, JITTER_RATIO, LONG_TIMEOUT_FAILURES, Pace
+from epp.scrape.pace import FAILURE_INTERVAL_S, JITTER_RATIO, LONG_TIMEOUT_FAILURES, OWN_TIME_RATIO, Pace
 from epp.scrape.reasons import Reason
 
 
@@ -156,3 +156,14 @@ def test_an_interval_longer_than_any_back_off_stays() -> None:
     rhythm.failed(Reason.CONNECT)
 
     assert rhythm.interval_s == 60.0
+
+
+@pytest.mark.parametrize("reason", [None, Reason.UNKNOWN_ENGINE])
+def test_a_page_that_costs_this_process_much_is_read_rarely(reason: Reason | None) -> None:
+    rhythm = pace()
+    rhythm.succeeded(0.0)
+    if reason is not None:
+        rhythm.failed(reason)
+    rhythm.own_s = 0.2
+
+    assert 0.2 / rhythm.interval_s <= OWN_TIME_RATIO + 1e-12

@@ -1,6 +1,7 @@
 """Answers from bytes, cut in every place."""
 
 import gzip
+import zlib
 from itertools import pairwise
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.scrape.reasons import Reason, ScrapeError
-from epp.scrape.response import MAX_HEAD_BYTES, Response
+from epp.scrape.response import MAX_COMPRESSED_BYTES, MAX_HEAD_BYTES, MAX_INTERIM_ANSWERS, Response
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 WITH_LENGTH = HEAD + b"Content-Length: 11\r\nContent-Type: text/plain\r\n\r\nhello world"
@@ -150,3 +151,34 @@ def test_any_bytes_end_in_an_answer_or_in_a_fault(pieces: list[bytes], start: by
         read(start, *pieces, closed=True).body()
     except ScrapeError as error:
         assert str(error)
+
+
+def chunks_of(content: bytes, size: int) -> bytes:
+    pieces = (content[at : at + size] for at in range(0, len(content), size))
+    return HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"".join(b"%x\r\n%b\r\n" % (len(p), p) for p in pieces) + b"0\r\n\r\n"
+
+
+def test_a_page_of_tiny_chunks_is_refused() -> None:
+    assert fault(chunks_of(b"x" * 100_000, 1), limit=1_000_000) is Reason.GARBAGE
+
+
+def test_a_page_that_comes_line_by_line_is_not() -> None:
+    assert len(read(chunks_of(b"x" * 240_000, 60), limit=1_000_000).body()) == 240_000
+
+
+def test_trailers_come_to_an_end() -> None:
+    assert fault(chunks_of(b"x", 1)[:-2] + b"a: b\r\n" * 100_000) is Reason.GARBAGE
+
+
+def test_interim_answers_come_to_an_end() -> None:
+    assert fault(b"HTTP/1.1 100 Continue\r\n\r\n" * (MAX_INTERIM_ANSWERS + 1) + WITH_LENGTH) is Reason.GARBAGE
+
+
+def test_a_compressed_page_that_is_long_without_need_is_not_unpacked() -> None:
+    unpacked = zlib.compressobj(wbits=31)
+    parts = [unpacked.compress(b"a 1\n")]
+    parts += [unpacked.flush(zlib.Z_FULL_FLUSH) + unpacked.compress(b"a") for _ in range(10)]
+    body = b"".join(parts) + b"\0" * MAX_COMPRESSED_BYTES
+    head = HEAD + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(body)
+
+    assert fault(head + body, limit=8 << 20) is Reason.TOO_LARGE

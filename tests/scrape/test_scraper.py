@@ -1,5 +1,7 @@
 """One endpoint's record and what scrapes do to it, on a clock that stands still."""
 
+from collections.abc import Callable
+from itertools import count
 from random import Random
 
 import pytest
@@ -8,6 +10,7 @@ from epp.config.settings import ScrapeSettings
 from epp.pool.endpoint import Endpoint, EndpointSpec, MetricsTarget
 from epp.scrape.catalog import EngineCatalog
 from epp.scrape.change_log import FAILING, LACKING, ChangeLog
+from epp.scrape.exposition import MOST_LINES
 from epp.scrape.pace import Pace
 from epp.scrape.scraper import LOCATE_AGAIN_AFTER_S, READS_TO_TELL_LACK, Scraper
 from tests.fakes.clock import FakeClock
@@ -29,7 +32,7 @@ from tests.scrape.fake_pages import (
 class Rig:
     """An endpoint, its scraper, and everything around it faked."""
 
-    def __init__(self, outcome: Outcome, **about: object) -> None:
+    def __init__(self, outcome: Outcome, *, cpu_s: Callable[[], float] = lambda: 0.0, **about: object) -> None:
         self.pages = FakePages({"/metrics": outcome})
         self.clock = FakeClock()
         self.counted = Counted()
@@ -45,6 +48,7 @@ class Rig:
             clock=self.clock,
             observer=self.counted,
             changes=ChangeLog(self.lines, self.clock, self.endpoint),
+            cpu_s=cpu_s,
         )
 
     async def scrape(self, outcome: Outcome | str = "same", *, times: int = 1) -> None:
@@ -345,3 +349,21 @@ async def test_refusals_with_a_timeout_between_are_not_in_a_row() -> None:
     await rig.scrape(REFUSED)
 
     assert rig.endpoint.health.demoted_because is None
+
+
+async def test_what_reading_takes_of_this_process_is_counted_and_what_others_use_meanwhile_is_not() -> None:
+    rig = Rig(page("node_cpu_seconds_total 1\n"), cpu_s=count(0.0, 0.5).__next__)
+    await rig.scrape()
+    reads = len(rig.pages.asked)
+
+    assert rig.pace.own_s == pytest.approx(0.5 * (reads + 1))  # each wait takes one step of the clock, which is not ours
+    assert (rig.endpoint.scrape_interval_s or 0) >= 20 * rig.pace.own_s
+
+
+async def test_a_page_with_too_much_on_it_is_an_error_and_the_last_values_stay() -> None:
+    rig = Rig(vllm(3))
+    await rig.scrape()
+    await rig.scrape(page("vllm:num_requests_waiting 1\n" * (MOST_LINES + 1)))
+
+    assert rig.endpoint.load.waiting_requests == 3
+    assert "found more" in (rig.endpoint.scrape_error or "")

@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 
 from epp.pool.metrics import EndpointMetrics, LoraState
 from epp.scrape.engines.lora import read_lora
-from epp.scrape.engines.page import Discarded, Fault
+from epp.scrape.engines.page import Discarded, Fault, PageError
 from epp.scrape.engines.quantity import Alternatives, Rule, Series, Term, read_by_engine, read_number
-from epp.scrape.exposition import PageLayout, SampleFinder
+from epp.scrape.exposition import MOST_LABEL_BYTES, MOST_LINES, PageLayout, SampleFinder
 from epp.scrape.selector import Selector
 
 AGREES_WITHIN_RATIO = 0.02
@@ -55,8 +55,14 @@ class ExpositionPage:
 
         Args:
             layout: Memory of the server that the page is from.
+
+        Raises:
+            PageError: So much of what is looked for is no page of a model server.
         """
-        series, bad_lines = self._finder.find(page, layout)
+        series, bad_lines, whole = self._finder.find(page, layout)
+        if not whole:
+            limits = f"{MOST_LINES} lines and {MOST_LABEL_BYTES} bytes of labels"
+            raise PageError("garbage", f"expected load metrics of at most {limits}, found more")
         for _ in range(bad_lines):
             discarded(Fault.BAD_LINE)
         if not series and not bad_lines:
