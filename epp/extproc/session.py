@@ -175,7 +175,7 @@ class Session:
         declared_bytes = _declared_bytes(headers)
         if declared_bytes > self._exchange.limits.max_request_body_bytes:
             raise self._too_large(declared_bytes)
-        if "upgrade" in headers:  # a websocket's bytes have no end to wait for, and no limit
+        if "upgrade" in headers or headers.get(":method") == "CONNECT":  # no end to wait for, and no limit
             self._limit_bytes = NO_LIMIT_BYTES
             return [self._route(Part.REQUEST_HEADERS)]
         if mode is BodyMode.FULL_DUPLEX_STREAMED:

@@ -78,9 +78,9 @@ def test_a_buffered_body_carries_the_pick_in_its_own_reply_and_is_not_mutated(mo
 
 
 @pytest.mark.parametrize("mode", list(BodyMode))
-def test_an_upgrade_is_routed_at_once_because_its_body_has_no_end(mode: BodyMode) -> None:
+@pytest.mark.parametrize("headers", [{**POST, "upgrade": "websocket"}, {**POST, ":method": "CONNECT"}])
+def test_an_upgrade_is_routed_at_once_because_its_body_has_no_end(mode: BodyMode, headers: dict[str, str]) -> None:
     session = Session(Bench().exchange)
-    headers = {**POST, "upgrade": "websocket"}
     assert session.receive(RequestHeaders(headers, request_body_mode=mode)) == [RouteTo(DESTINATION)]
     assert not session.collecting
 

@@ -123,7 +123,7 @@ async def test_a_key_and_a_terminal_that_closes_end_it_as_gently(by: signal.Sign
         epp.terminate(by)
         await wait_until(lambda: _is_draining(epp), "the drain to begin")
         code = await epp.wait()
-        events = [record["event"] for record in epp.log_records()]
+        events = [record["event"] for record in epp.log_records() if record["logger"] == "serve"]
 
     assert code == 0
     assert events[-3:] == ["drain begins", "drain ended", "stopped"]
