@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from epp.h2.connection import Connection
 from epp.h2.limits import Limits, Tally
-from epp.h2.stream import JOINED_BYTES, Status, Stream
+from epp.h2.stream import FREE_BYTES, JOINED_BYTES, Status, Stream
 from tests.h2.peer import message
 
 
@@ -82,6 +82,50 @@ def test_a_message_is_refused_by_its_prefix_before_it_has_come() -> None:
     taken(stream, b"\0\xff\xff\xff\xff")
 
     assert stream.refusal == (Status.RESOURCE_EXHAUSTED, "a message of 4294967295 bytes; the limit is 100")
+
+
+class Purse:
+    """An account of `limit` bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self.left = self.limit = limit
+
+    def take(self, size_bytes: int) -> bool:
+        if size_bytes > self.left:
+            return False
+        self.left -= size_bytes
+        return True
+
+    def give_back(self, size_bytes: int) -> None:
+        self.left += size_bytes
+        assert self.left <= self.limit
+
+
+def charged_stream(purse: Purse) -> Stream:
+    return Stream(Connection({}, Limits(), now_s=lambda: 0.0, tally=Tally(), account=purse), 1, 65_535, 65_535)
+
+
+def test_only_the_long_part_of_half_a_message_is_charged_and_given_back_when_it_is_whole() -> None:
+    purse = Purse(1_000)
+    stream = charged_stream(purse)
+    payload = message(b"x" * (FREE_BYTES + 995))
+    assert taken(stream, payload[:FREE_BYTES]) == []
+    assert purse.left == 1_000
+    assert taken(stream, payload[FREE_BYTES:-1]) == []
+    assert purse.left == 1
+    assert taken(stream, payload[-1:]) == [b"x" * (FREE_BYTES + 995)]
+    assert purse.left == 1_000
+
+
+def test_what_the_account_does_not_give_ends_the_call_and_a_forgotten_message_is_given_back() -> None:
+    purse = Purse(1_000)
+    stream = charged_stream(purse)
+    taken(stream, message(b"x" * 200_000)[: FREE_BYTES + 1_000])
+    assert (stream.refusal, purse.left) == (None, 0)
+    taken(stream, b"x")
+    assert (stream.refusal or (None,))[0] is Status.RESOURCE_EXHAUSTED
+    stream.drop()
+    assert purse.left == 1_000
 
 
 @pytest.mark.parametrize("flag", [1, 2, 255])
