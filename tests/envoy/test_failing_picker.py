@@ -3,6 +3,7 @@
 import asyncio
 import re
 import time
+from functools import partial
 
 import grpc
 import pytest
@@ -134,8 +135,12 @@ async def test_with_response_phases_the_limit_of_streams_is_the_limit_of_request
     assert await _count_good(EnvoyOptions(listen=FREE_PORT, admin=FREE_PORT, epp_tls=False)) < 40
 
 
+def _is_taken(task: asyncio.Task[Answer], upstream: Upstream, before: int) -> bool:
+    return task.done() or len(upstream.received) > before
+
+
 async def _count_good(options: EnvoyOptions) -> int:
-    """How many of forty answers of 0.6 s, begun within 0.4 s, are 200 while the picker may have only four streams."""
+    """How many of forty answers of 0.6 s, begun one after another, are 200 while the picker may have only four streams."""
     async with Upstream() as upstream, ExtProcServer(Behaviour(destination=upstream.endpoint)) as picker:
         text = as_yaml(bootstrap(options)).replace("port_value: 9002", f"port_value: {picker.port}")
         head, picker_cluster, rest = re.split(r"(- name: endpoint_picker\n.*?)(?=  - name: picked)", text, flags=re.DOTALL)
@@ -143,8 +148,10 @@ async def _count_good(options: EnvoyOptions) -> int:
             running = []
             for _ in range(40):
                 listen = envoy.listener()
-                running.append(asyncio.create_task(fetch(listen.host, listen.port, "/sse?events=6&gap_ms=100", body=b"{}")))
-                await asyncio.sleep(0.01)
+                before = len(upstream.received)
+                task = asyncio.create_task(fetch(listen.host, listen.port, "/sse?events=6&gap_ms=100", body=b"{}"))
+                running.append(task)
+                await wait_until(partial(_is_taken, task, upstream, before), "a server or a refusal")
             answers: list[Answer] = await asyncio.gather(*running)
     return sum(answer.status == 200 and answer.body.endswith(b"[DONE]\n\n") for answer in answers)
 
