@@ -2,20 +2,16 @@
 
 import shlex
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
+from epp.cli.kind_type import KindType
 from epp.config import kinds
 from epp.config.kinds import Kind
 from epp.envoy.options import BodyMode, EnvoyOptions, HostPort, parse_epp_address
 from epp.errors import ConfigError
-
-if TYPE_CHECKING:
-    _ParamType = click.ParamType[Any]
-else:
-    _ParamType = click.ParamType  # not generic in older releases
 
 _MISSING = "envoy-data-plane is not installed; `pip install 'inference-epp[envoy-config]'` brings it"
 _WHOLE_ONLY = (
@@ -36,43 +32,27 @@ _FILTER_HEAD = """\
 """
 
 
-class _Read(_ParamType):
-    """A kind of value as a click type."""
-
-    def __init__(self, kind: Kind[Any]) -> None:
-        self.name = kind.name
-        self._kind = kind
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not isinstance(value, str):
-            return value
-        try:
-            return self._kind.read(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-_ADDRESS = _Read(Kind("host:port", "host:port, IPv6 in brackets, port from 0 to 65535", HostPort.parse))
-_EPP_ADDRESS = _Read(
+_ADDRESS = KindType(Kind("host:port", "host:port, IPv6 in brackets, port from 0 to 65535", HostPort.parse))
+_EPP_ADDRESS = KindType(
     Kind("host:port|unix:/path", "host:port, IPv6 in brackets, port from 0 to 65535, or unix:/path", parse_epp_address)
 )
-_ADDRESS_OR_NONE = _Read(
+_ADDRESS_OR_NONE = KindType(
     Kind(
         "host:port|none",
         "none, or host:port, IPv6 in brackets, port from 0 to 65535",
         lambda value: None if value == "none" else HostPort.parse(value),
     )
 )
-_MODE = _Read(Kind("|".join(BodyMode), "one of " + ", ".join(BodyMode), lambda value: BodyMode(str(value).upper())))
-_SECONDS = _Read(kinds.DURATION)
-_SIZE = _Read(kinds.SIZE)
+_MODE = KindType(Kind("|".join(BodyMode), "one of " + ", ".join(BodyMode), lambda value: BodyMode(str(value).upper())))
+_SECONDS = KindType(kinds.DURATION)
+_SIZE = KindType(kinds.SIZE)
 
 
 def _switch(name: str, sentence: str, *, default: bool = False) -> Callable[[Any], Any]:
     """A boolean written as `--flag`, `--flag=false` or `--flag false`."""
     return click.option(
         name,
-        type=_Read(kinds.BOOLEAN),
+        type=KindType(kinds.BOOLEAN),
         is_flag=False,
         flag_value="true",
         default="true" if default else "false",

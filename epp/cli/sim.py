@@ -9,34 +9,16 @@ from typing import Any
 
 import click
 
+from epp.cli.kind_type import KindType
 from epp.config import kinds
-from epp.config.kinds import Kind
 from epp.errors import ConfigError
 from epp.sim.config import SimConfig
 from epp.sim.engines.names import ENGINE_SETTINGS
 from epp.sim.server import SimServer
 
 DEFAULTS = SimConfig()
-
-
-class _KindType(click.ParamType[Any]):
-    """A `Kind` as click wants it."""
-
-    def __init__(self, kind: Kind[Any]) -> None:
-        self.name = kind.name
-        self._kind = kind
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not isinstance(value, str):
-            return value
-        try:
-            return self._kind.read(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-_DURATION = _KindType(kinds.DURATION)
-_PORT = _KindType(kinds.PORT)
+_DURATION = KindType(kinds.DURATION)
+_PORT = KindType(kinds.PORT)
 
 
 def _option(flag: str, name: str, text: str, **settings: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
