@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from epp.pool.endpoint import Endpoint
+from epp.pool.health import REFUSES
 from epp.pool.state import PoolState
 
 
@@ -49,8 +50,11 @@ class PoolJournal:
 
 
 def _standing(endpoint: Endpoint) -> tuple[str, str | None]:
-    """The state as people see it: ready endpoints that only get probes are `demoted`."""
+    """The state as people see it: ready endpoints that only get probes are `demoted`.
+
+    Not those that refuse connections: it is scrapes that see them do so, and their log says it, once.
+    """
     because = endpoint.health.demoted_because
-    if because is not None and endpoint.state.value == "ready":
+    if because is not None and because is not REFUSES and endpoint.state.value == "ready":
         return "demoted", because
     return endpoint.state.value, endpoint.reason

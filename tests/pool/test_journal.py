@@ -60,10 +60,24 @@ def test_each_change_is_told_once() -> None:
     ]
 
 
-def test_an_endpoint_that_is_dead_from_the_start_is_told() -> None:
+def test_an_endpoint_whose_answers_fail_from_the_start_is_told() -> None:
     pool = PoolState(FakeClock(), name="p", source="file")
     pool.sync([spec(1)])
-    pool.endpoints[0].refused_connections(0.0)
+    pool.endpoints[0].health.demote("answered 500", 0.0)
     lines = Lines()
     PoolJournal(pool, lines).look()
-    assert lines.new() == [("warning", "endpoint state", "gpu-1", "None", "demoted", "refuses connections")]
+    assert lines.new() == [("warning", "endpoint state", "gpu-1", "None", "demoted", "answered 500")]
+
+
+def test_refused_connections_are_left_to_the_log_of_the_scrapes_that_see_them() -> None:
+    """Field report 45: a server that goes and comes back makes one line each, and the scraper writes them."""
+    pool = PoolState(FakeClock(), name="p", source="file")
+    pool.sync([spec(1)])
+    lines = Lines()
+    journal = PoolJournal(pool, lines)
+    journal.look()
+    pool.endpoints[0].refused_connections(0.0)
+    journal.look()
+    pool.endpoints[0].accepted_connection(1.0)
+    journal.look()
+    assert lines.new() == []
