@@ -38,6 +38,7 @@ async def demo(tmp_path: Path, *arguments: str) -> AsyncIterator["Demo"]:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         env={"TMPDIR": str(tmp_path), "PATH": "/usr/bin:/bin"},
+        preexec_fn=_hang_up_as_usual,
     )
     try:
         yield Demo(process)
@@ -45,6 +46,11 @@ async def demo(tmp_path: Path, *arguments: str) -> AsyncIterator["Demo"]:
         if process.returncode is None:
             process.kill()
         await process.wait()
+
+
+def _hang_up_as_usual() -> None:
+    """Tests under `nohup` ignore SIGHUP, and so would the demo, by inheritance."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 class Demo:
