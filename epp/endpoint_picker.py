@@ -99,12 +99,14 @@ class Pick:
 class PickRecord:
     """One decision, kept as references; `as_json` spells it out when somebody asks."""
 
-    __slots__ = ("at_s", "duration_s", "error", "model", "request_id", "schedule", "scorer_names")
+    __slots__ = ("at_s", "duration_s", "error", "model", "priority", "request_id", "schedule", "scorer_names", "target_model")
 
     def __init__(self, request: InferenceRequest, at_s: float, duration_s: float, schedule: Schedule | None,
                  scorer_names: Sequence[str], error: PickError | None) -> None:  # fmt: skip
         self.request_id = request.request_id
-        self.model = request.model
+        self.model = request.client_model or request.model
+        self.target_model = None if request.client_model is None else request.model
+        self.priority = request.priority
         self.at_s = at_s
         self.duration_s = duration_s
         self.schedule = schedule
@@ -117,12 +119,17 @@ class PickRecord:
         return 0 if self.schedule is None else len(self.schedule.candidates)
 
     def as_json(self) -> dict[str, Any]:
-        """The shape of one entry of `GET /api/v1/picks`; `at` is seconds since 1970 UTC."""
+        """One entry of `GET /api/v1/picks`.
+
+        `at` is seconds since 1970 UTC; `model` is what the client named, `target_model` what it got instead, if a rule said so.
+        """
         schedule = self.schedule
         return {
             "request_id": self.request_id,
             "at": self.at_s,
             "model": self.model,
+            "target_model": self.target_model,
+            "priority": self.priority,
             "endpoints": [] if schedule is None else [e.address for e in schedule.chosen],
             "duration_s": self.duration_s,
             "candidates": [] if schedule is None else list(self._candidates(schedule)),

@@ -207,6 +207,8 @@ def test_recent_picks_tell_scores_and_what_was_filtered_newest_first() -> None:
         "request_id": "first",
         "at": clock.wall_s(),
         "model": "m",
+        "target_model": None,
+        "priority": 0,
         "endpoints": ["10.0.0.2:8000"],
         "duration_s": 0.0,
         "candidates": [
@@ -217,6 +219,14 @@ def test_recent_picks_tell_scores_and_what_was_filtered_newest_first() -> None:
         "error": None,
     }
     assert picker.recent(1) == [second]
+
+
+def test_recent_picks_tell_the_clients_model_and_the_one_it_got_instead() -> None:
+    clock = FakeClock()
+    picker = picker_of(pool_of(1, clock), clock)
+    picker.pick(InferenceRequest(request_id="r", model="new", client_model="old", priority=7))
+    (record,) = picker.recent(1)
+    assert (record["model"], record["target_model"], record["priority"]) == ("old", "new", 7)
 
 
 def test_recent_picks_are_bounded() -> None:

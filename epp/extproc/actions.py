@@ -32,11 +32,15 @@ class RouteTo:
         destination: `ip:port`, or several with commas.
         part: The message this answers: the headers, or the body where Envoy still holds the headers then.
         remove_headers: Request headers of the client that must not reach the model server.
+        content_length: What the header must say from now on, in bytes; None leaves it as it is.
+        body: What the body that this answers becomes; None leaves it as it is.
     """
 
     destination: str
     part: Part = Part.REQUEST_HEADERS
     remove_headers: tuple[str, ...] = ()
+    content_length: int | None = None
+    body: bytes | None = None
 
 
 @dataclass(slots=True)
@@ -49,10 +53,18 @@ class Piece:
 
 
 @dataclass(slots=True)
+class NewBody:
+    """Put `body` in the place of the chunk that this answers (STREAMED); empty takes the chunk away."""
+
+    part: Part
+    body: bytes
+
+
+@dataclass(slots=True)
 class Refuse:
     """Answer the client in the model server's place, and end the call."""
 
     error: PickError
 
 
-Action = Continue | RouteTo | Piece | Refuse
+Action = Continue | RouteTo | Piece | NewBody | Refuse

@@ -1,7 +1,7 @@
 """What a session answers: actions → bytes of `ProcessingResponse`.
 
-Replies that never differ are made once, a pick once for each destination; a piece of a body gets its head and tail by hand
-and is copied once. Header values go into `raw_value`: Envoy ignores `value`.
+Replies that never differ are made once, a pick that changes no body once for each destination; a piece of a body gets its
+head and tail by hand and is copied once. Header values go into `raw_value`: Envoy ignores `value`.
 """
 
 from functools import lru_cache
@@ -9,11 +9,12 @@ from functools import lru_cache
 import msgspec
 
 from epp.errors import PickError
-from epp.extproc.actions import Action, Continue, Part, Piece, Refuse, RouteTo
+from epp.extproc.actions import Action, Continue, NewBody, Part, Piece, Refuse, RouteTo
 from epp.extproc.names import DESTINATION, LB_NAMESPACE, REASON_HEADER
 from epp.extproc.raw_message import varint
 from epp.pb.envoy.config.core.v3.base_pb2 import HeaderValue, HeaderValueOption
 from epp.pb.envoy.service.ext_proc.v3.external_processor_pb2 import (
+    BodyMutation,
     BodyResponse,
     CommonResponse,
     HeaderMutation,
@@ -60,8 +61,12 @@ def encode(action: Action) -> bytes:
             return b"".join((head, body, _END_OF_STREAM)) if end_of_stream else b"".join((head, body))
         case Continue(part):
             return CONTINUE[part]
-        case RouteTo(destination, part, remove_headers):
-            return _route(destination, part, remove_headers)
+        case RouteTo():
+            if action.content_length is None and action.body is None:
+                return _route(action.destination, action.part, action.remove_headers)
+            return _route_with_changes(action)
+        case NewBody(part, body):
+            return _wrap(part, CommonResponse(body_mutation=BodyMutation(body=body))).SerializeToString()
         case Refuse(error):
             return _immediate(error)
 
@@ -86,8 +91,25 @@ def _option(key: str, value: str) -> HeaderValueOption:
 
 @lru_cache(maxsize=REMEMBERED_REPLIES)
 def _route(destination: str, part: Part, remove_headers: tuple[str, ...]) -> bytes:
+    return _routing(destination, part, _pick(destination, remove_headers))
+
+
+def _route_with_changes(action: RouteTo) -> bytes:
+    common = _pick(action.destination, action.remove_headers)
+    if action.content_length is not None:
+        common.header_mutation.set_headers.append(_option("content-length", str(action.content_length)))
+    if action.body is not None:
+        common.body_mutation.body = action.body
+    return _routing(action.destination, action.part, common)
+
+
+def _pick(destination: str, remove_headers: tuple[str, ...]) -> CommonResponse:
     mutation = HeaderMutation(set_headers=[_option(DESTINATION, destination)], remove_headers=remove_headers)
-    response = _wrap(part, CommonResponse(header_mutation=mutation, clear_route_cache=True))
+    return CommonResponse(header_mutation=mutation, clear_route_cache=True)
+
+
+def _routing(destination: str, part: Part, common: CommonResponse) -> bytes:
+    response = _wrap(part, common)
     response.dynamic_metadata.get_or_create_struct(LB_NAMESPACE)[DESTINATION] = destination
     return response.SerializeToString()
 

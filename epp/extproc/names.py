@@ -11,6 +11,12 @@ LB_NAMESPACE = "envoy.lb"
 SUBSET_NAMESPACE = "envoy.lb.subset_hint"
 SUBSET = "x-gateway-destination-endpoint-subset"
 
+OBJECTIVE_HEADERS = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
+"""Request headers that name an InferenceObjective, the one that counts first: the name of the llm-d router, and that of the
+Gateway API Inference Extension, which the former keeps as an alias."""
+OBJECTIVE_MARK = b"-inference-objective"
+"""Each of these names holds this: a quick look for what is often not there."""
+
 REASON_HEADER = "x-epp-reason"
 
 PICKER_ONLY_HEADERS = ("x-prefiller-host-port", "x-encoder-hosts-ports", "x-data-parallel-host-port", DESTINATION_SERVED)

@@ -82,6 +82,10 @@ class RawHeaders(Mapping[str, str]):
             return default
         return str(data[at : at + length], "utf-8", "surrogateescape")
 
+    def mentions(self, text: bytes) -> bool:
+        """Whether `text` stands anywhere in the map, in a name or in a value."""
+        return self._data.find(text, self._start, self._stop) >= 0
+
     def mention(self, texts: Iterable[bytes]) -> bool:
         """Whether one of `texts` stands anywhere in the map, in a name or in a value."""
         return any(self._data.find(text, self._start, self._stop) >= 0 for text in texts)
@@ -143,6 +147,8 @@ KNOWN_NAMES = (
     "x-data-parallel-host-port",
     "x-encoder-hosts-ports",
     "x-gateway-destination-endpoint-served",
+    "x-gateway-inference-objective",
+    "x-llm-d-inference-objective",
     "x-prefiller-host-port",
     "x-request-id",
 )

@@ -114,11 +114,11 @@ def read_request_body(
         content_encoding: Header value, None when absent. A compressed body is not looked at.
         body: All of it. `bytes` are not copied, a bytearray is once, pieces are joined once (JSON) or not at all (forms).
     """
-    if content_encoding and content_encoding.strip().lower() not in ("", "identity"):
+    if _compressed(content_encoding):
         return RequestBody(opaque=True)
     if isinstance(body, bytearray):
         body = bytes(body)  # raw pieces of a bytearray would keep its owner from growing it
-    if content_type and content_type[:20].strip().lower().startswith("multipart/"):
+    if content_type and _form(content_type):
         return _read_form(content_type, [body] if isinstance(body, bytes) else body)
     fields = _fields(body if isinstance(body, bytes) else b"".join(body))
     if fields is None:
@@ -131,6 +131,19 @@ def read_request_body(
         stream=path.endswith(_STREAMS_BY_DEFAULT) if fields.stream is _ABSENT else fields.stream == _TRUE,
         max_output_tokens=_max_output_tokens(fields),
     )
+
+
+def may_be_json(content_type: str | None, content_encoding: str | None) -> bool:
+    """Whether a body with these headers is read as JSON; arguments as of `read_request_body`."""
+    return not _compressed(content_encoding) and not (content_type and _form(content_type))
+
+
+def _compressed(content_encoding: str | None) -> bool:
+    return content_encoding is not None and content_encoding.strip().lower() not in ("", "identity")
+
+
+def _form(content_type: str) -> bool:
+    return content_type[:20].strip().lower().startswith("multipart/")
 
 
 def _fields(body: bytes) -> _Fields | None:
@@ -164,7 +177,7 @@ def _null(_constant: str) -> None:
 
 def _read_form(content_type: str, body: Sequence[bytes]) -> RequestBody:
     fields = form_fields(content_type, body)
-    model = _printable_name(fields.get("model", b"").decode("utf-8", "replace"))
+    model = printable_name(fields.get("model", b"").decode("utf-8", "replace"))
     return RequestBody(model=model, stream=fields.get("stream", b"").lower() == b"true", opaque=model is None)
 
 
@@ -172,12 +185,12 @@ def _model_name(raw: msgspec.Raw) -> str | None:
     if len(raw) > _MAX_MODEL_JSON_BYTES:
         return None
     try:
-        return _printable_name(_TEXT.decode(raw))
+        return printable_name(_TEXT.decode(raw))
     except msgspec.DecodeError:
         return None
 
 
-def _printable_name(name: str) -> str | None:
+def printable_name(name: str) -> str | None:
     """The name if it can be one; what is not printable includes control characters and lone surrogates."""
     return name if 0 < len(name) <= MAX_MODEL_CHARS and name.isprintable() else None
 

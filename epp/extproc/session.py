@@ -7,6 +7,15 @@ How the pick reaches Envoy depends on how Envoy hands over the request body (ext
 | no body, NONE, STREAMED | the reply to the headers; they are gone then | the headers; by load |
 | BUFFERED, BUFFERED_PARTIAL | the reply to the headers; holds them and sends the body | the body |
 | FULL_DUPLEX_STREAMED | nothing; sends all, takes replies in order | the headers, when the body has ended |
+
+Where rules may give the request another model, the body comes back changed: in the reply to it (BUFFERED,
+BUFFERED_PARTIAL), in pieces (FULL_DUPLEX_STREAMED), or, in STREAMED, whole in the reply to its last chunk, while the chunks
+before are taken away. STREAMED needs a `content-length` for that, or the body in one chunk: where trailers follow, no chunk
+is marked as the last, and the reply to trailers cannot bring a body.
+
+Envoy 1.40 drops the request's `content-length` in STREAMED, BUFFERED_PARTIAL and FULL_DUPLEX_STREAMED, whatever the reply
+says; in BUFFERED it keeps it, and answers 500 where it does not match the new body. So the reply says what is right wherever
+it still can and the client sent one.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +29,7 @@ from epp.errors import (
     ModelNotFoundError,
     PickError,
 )
-from epp.extproc.actions import Action, Continue, Part, Piece, Refuse, RouteTo
+from epp.extproc.actions import Action, Continue, NewBody, Part, Piece, Refuse, RouteTo
 from epp.extproc.events import (
     BodyChunk,
     BodyMode,
@@ -32,9 +41,10 @@ from epp.extproc.events import (
     ResponseTrailers,
 )
 from epp.extproc.exchange import Exchange, SessionPick
-from epp.extproc.names import MAX_PIECE_BYTES, PICKER_ONLY_HEADERS, PICKER_ONLY_MARKS
+from epp.extproc.names import MAX_PIECE_BYTES, OBJECTIVE_HEADERS, OBJECTIVE_MARK, PICKER_ONLY_HEADERS, PICKER_ONLY_MARKS
 from epp.extproc.raw_message import RawHeaders
 from epp.extproc.request_body import read_request_body
+from epp.extproc.rewriting import STREAMED_WITHOUT_LENGTH, give_up, may_be_rewritten, rewritten
 from epp.extproc.usage import UsageReader
 from epp.scheduling.request import InferenceRequest
 from epp.telemetry.outcome import RequestOutcome
@@ -48,6 +58,7 @@ GO_ON_REQUEST_TRAILERS = Continue(Part.REQUEST_TRAILERS)
 GO_ON_RESPONSE_HEADERS = Continue(Part.RESPONSE_HEADERS)
 GO_ON_RESPONSE_BODY = Continue(Part.RESPONSE_BODY)
 GO_ON_RESPONSE_TRAILERS = Continue(Part.RESPONSE_TRAILERS)
+TAKE_AWAY = NewBody(Part.REQUEST_BODY, b"")
 NO_HEADERS: Mapping[str, str] = {}
 
 
@@ -73,7 +84,7 @@ class Session:
 
     Attributes:
         refused: A `Refuse` was given; the call is over.
-        collecting: The session holds back its reply until the body has ended: `expire` ends that wait.
+        collecting: The session holds the body back until it has ended: `expire` ends that wait.
     """
 
     __slots__ = (
@@ -169,6 +180,9 @@ class Session:
         self._response_mode = event.response_body_mode
         self._subset = event.subset
         self.request_id = headers.get("x-request-id", "")[:MAX_REQUEST_ID_CHARS] or self._exchange.next_request_id()
+        objectives = self._exchange.objectives
+        if objectives is not None:
+            self.outcome.priority = objectives.priority(objective_name(headers))
         if event.end_of_stream:
             self._request_ended = True
             return [self._route(Part.REQUEST_HEADERS)]
@@ -179,14 +193,24 @@ class Session:
             self._limit_bytes = NO_LIMIT_BYTES
             return [self._route(Part.REQUEST_HEADERS)]
         if mode is BodyMode.FULL_DUPLEX_STREAMED:
-            budget = self._exchange.budget
-            if budget.held_bytes + declared_bytes <= budget.limit_bytes:
-                self.collecting = True
+            self.collecting = self._has_room(declared_bytes)
+            if self.collecting:
                 return []
-            self._exchange.observer.body_not_inspected("buffers_full")
         elif mode in _HEADERS_ARE_HELD:
             return [GO_ON_REQUEST_HEADERS]
+        elif mode is BodyMode.STREAMED and self._exchange.rewrites.active and may_be_rewritten(headers):
+            routed: list[Action] = [self._route(Part.REQUEST_HEADERS)]
+            self.collecting = self._has_room(declared_bytes)
+            return routed
         return [self._route(Part.REQUEST_HEADERS)]
+
+    def _has_room(self, size_bytes: int) -> bool:
+        """Whether the buffers have room for the body that is to come."""
+        budget = self._exchange.budget
+        if budget.held_bytes + size_bytes <= budget.limit_bytes:
+            return True
+        self._exchange.observer.body_not_inspected("buffers_full")
+        return False
 
     def _on_body(self, event: BodyChunk) -> list[Action]:
         if self._request_ended:
@@ -197,10 +221,15 @@ class Session:
         if outcome.request_bytes > self._limit_bytes:
             raise self._too_large(outcome.request_bytes)
         if self.collecting:
-            return self._collect(event)
+            return self._collect(event) if self._pick is None else self._hold_back(event)
         if self._pick is None:  # BUFFERED or BUFFERED_PARTIAL: this is all of the body that will come
-            self._read_body(event.body)
-            return [self._route(Part.REQUEST_BODY)]
+            partial = self._body_mode is BodyMode.BUFFERED_PARTIAL and not event.end_of_stream
+            changed = self._read_body(event.body, partial=partial)
+            route = self._route(Part.REQUEST_BODY)
+            if changed is not None:
+                route.body = changed
+                route.content_length = self._changed_length(len(changed) - len(event.body))
+            return [route]
         if self._body_mode is BodyMode.FULL_DUPLEX_STREAMED:
             return pieces(Part.REQUEST_BODY, event.body, end_of_stream=event.end_of_stream)
         return [GO_ON_REQUEST_BODY]
@@ -211,6 +240,10 @@ class Session:
         self._request_ended = True
         if self._pick is None and not self.collecting:
             raise BadRequestError("a request with trailers and without a body cannot be routed in a BUFFERED body mode")
+        if self._pick is not None:
+            if any(self._chunks):
+                raise BadRequestError("the request body is shorter than its content-length")
+            self.collecting = False
         answers = self._finish_collecting(end_of_stream=False) if self.collecting else []
         answers.append(GO_ON_REQUEST_TRAILERS)
         return answers
@@ -231,28 +264,64 @@ class Session:
         # where a message spans frames), joined here once, out of views of the joined bytes into the messages that go
         # back, and once more behind their length. A short body in one chunk is not joined.
         body = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
-        self._read_body(body)
-        return self._stop_collecting(body, end_of_stream=end_of_stream)
+        changed = self._read_body(body)
+        if changed is None:
+            return self._stop_collecting(body, end_of_stream=end_of_stream)
+        return self._stop_collecting(changed, end_of_stream=end_of_stream, growth_bytes=len(changed) - len(body))
 
-    def _stop_collecting(self, body: bytes | memoryview, *, end_of_stream: bool) -> list[Action]:
-        answers: list[Action] = [self._route(Part.REQUEST_HEADERS)]
-        answers += pieces(Part.REQUEST_BODY, body, end_of_stream=end_of_stream)
+    def _stop_collecting(
+        self, body: bytes | memoryview, *, end_of_stream: bool, growth_bytes: int | None = None
+    ) -> list[Action]:
+        route = self._route(Part.REQUEST_HEADERS)
+        if growth_bytes is not None:
+            route.content_length = self._changed_length(growth_bytes)
         self.collecting = False
         self._chunks = []
-        return answers
+        return [route, *pieces(Part.REQUEST_BODY, body, end_of_stream=end_of_stream)]
 
-    def _read_body(self, body: bytes | memoryview) -> None:
+    def _hold_back(self, event: BodyChunk) -> list[Action]:
+        """A chunk in STREAMED, of a body that may have to change: take it away, and give all back in place of the last."""
+        declared_bytes = _declared_bytes(self._headers)
+        ended = event.end_of_stream or 0 < declared_bytes <= self.outcome.request_bytes
+        if not ended and not declared_bytes:
+            self.collecting = False
+            give_up(self._exchange, STREAMED_WITHOUT_LENGTH)
+            return [GO_ON_REQUEST_BODY]
+        self._chunks.append(event.body)
+        if not self._exchange.budget.take(len(event.body)):
+            self._exchange.observer.body_not_inspected("buffers_full")
+            return [self._put_back(None)]
+        self._held_bytes += len(event.body)
+        return [self._put_back(self._read_body(b"".join(self._chunks))) if ended else TAKE_AWAY]
+
+    def _put_back(self, changed: bytes | None) -> Action:
+        chunks, self._chunks = self._chunks, []
+        self.collecting = False
+        if changed is None and len(chunks) == 1:
+            return GO_ON_REQUEST_BODY
+        return NewBody(Part.REQUEST_BODY, b"".join(chunks) if changed is None else changed)
+
+    def _changed_length(self, growth_bytes: int) -> int | None:
+        """What `content-length` must say; None where the client did not say it."""
+        declared_bytes = _declared_bytes(self._headers)
+        return declared_bytes + growth_bytes if declared_bytes else None
+
+    def _read_body(self, body: bytes | memoryview, *, partial: bool = False) -> bytes | None:
+        """Learn what the body asks for; the body that must go on in its place, None when it stays as it is."""
         headers, exchange = self._headers, self._exchange
         exchange.observer.body_read(exchange.clock.monotonic_s() - self.outcome.started_at_s)
         read = read_request_body(
             headers.get(":path", ""), headers.get("content-type"), headers.get("content-encoding"), bytes(body)
         )
-        self.outcome.model = read.model or ""
-        self.outcome.streaming = read.stream
+        outcome = self.outcome
+        outcome.model = read.model or ""
+        outcome.streaming = read.stream
+        changed = rewritten(exchange, outcome, read, body, partial=partial) if exchange.rewrites.active else None
         if read.opaque:
             exchange.observer.body_not_inspected("opaque")
-        elif exchange.requests.strict:
-            _check_model(read.model, exchange.requests.models)
+        elif exchange.requests.strict and not outcome.target_model:
+            _check_model(outcome.model or None, exchange.requests.models)
+        return changed
 
     def _route(self, part: Part) -> RouteTo:
         outcome, headers = self.outcome, self._headers
@@ -260,8 +329,11 @@ class Session:
             request_id=self.request_id,
             headers=headers,
             model=outcome.model or None,
+            priority=outcome.priority,
             subset=self._subset,
         )
+        if outcome.target_model:
+            request.model, request.client_model = outcome.target_model, outcome.model
         pick = self._pick = self._exchange.pick(request)
         outcome.endpoint = pick.choice
         outcome.picked_at_s = self._exchange.clock.monotonic_s()
@@ -272,7 +344,7 @@ class Session:
 
     def _on_response_headers(self, event: ResponseHeaders) -> list[Action]:
         outcome, pick, headers = self.outcome, self._pick, event.headers
-        if self.collecting:  # Envoy answers in the model server's place while the body is still coming
+        if self.collecting and pick is None:  # Envoy answers in the model server's place while the body is still coming
             self._drop_body()
             self._request_ended = True
         status = headers.get(":status", "")
@@ -358,6 +430,14 @@ _HANDLERS: dict[type, Callable[[Session, Any], list[Action]]] = {
 def _declared_bytes(headers: Mapping[str, str]) -> int:
     text = headers.get("content-length")
     return int(text) if text and len(text) < 19 and text.isascii() and text.isdigit() else 0
+
+
+def objective_name(headers: Mapping[str, str]) -> str | None:
+    """The objective that the client names."""
+    if isinstance(headers, RawHeaders) and not headers.mentions(OBJECTIVE_MARK):
+        return None
+    current, older = OBJECTIVE_HEADERS
+    return headers.get(current) or headers.get(older)
 
 
 def picker_only_headers(headers: Mapping[str, str]) -> tuple[str, ...]:

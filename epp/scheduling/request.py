@@ -11,11 +11,15 @@ class InferenceRequest:
     Attributes:
         request_id: For people who look for it in logs and in `/api/v1/picks`.
         headers: First value of each header, lower-case names, pseudo-headers included.
-        model: Name of the model asked for; None when the body names none or was not read.
+        model: Name of the model that the model server will be asked for; None when the body names none or was not read.
+        client_model: What the client named instead, where a rewrite rule changed that; None otherwise.
+        priority: Of the objective that the request names, the higher the more important; 0 is the default.
         subset: Addresses the request may go to, each `ip` or `ip:port`; None means all.
     """
 
     request_id: str
     headers: Mapping[str, str] = field(default_factory=dict)
     model: str | None = None
+    client_model: str | None = None
+    priority: int = 0
     subset: frozenset[str] | None = None

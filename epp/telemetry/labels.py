@@ -32,6 +32,14 @@ class LabelLimit:
         known = self._labels.get(value)
         return self._admit(value) if known is None else known
 
+    def configured(self, value: str) -> str:
+        """The label value for `value`, which comes from the configuration: it has its label from now on, and takes no room."""
+        label = self._labels.get(value)
+        if label is None:
+            label = self._labels[value] = printable(value)
+            self._longest = max(self._longest, len(value))
+        return label
+
     def _admit(self, value: str) -> str:
         if self._room <= 0:
             return OTHER

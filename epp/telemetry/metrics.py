@@ -10,6 +10,7 @@ from epp.telemetry.labels import LabelLimit
 from epp.telemetry.outcome import RequestOutcome
 from epp.telemetry.picker_metrics import Build, PickerMetrics
 from epp.telemetry.request_metrics import RequestMetrics
+from epp.telemetry.rewrite_metrics import RewriteMetrics
 
 
 class HasAddress(Protocol):
@@ -33,9 +34,10 @@ class Metrics:
     def __init__(self, registry: CollectorRegistry, *, model_names: Iterable[str] = ()) -> None:
         models = LabelLimit(model_names)
         self._requests = RequestMetrics(models)
+        self._rewrites = RewriteMetrics(models)
         self._endpoints = EndpointCounters(models)
         self._picker = PickerMetrics()
-        for collector in (self._requests, self._endpoints, self._picker):
+        for collector in (self._requests, self._rewrites, self._endpoints, self._picker):
             registry.register(collector)
         ProcessCollector(registry=registry)
 
@@ -71,8 +73,15 @@ class Metrics:
         self._picker.body_read_s.observe(duration_s)
 
     def body_not_inspected(self, reason: str) -> None:
-        """A body was routed by load without a look inside; `reason` is one of a few words, `buffers_full` or `opaque`."""
+        """A body was routed by load without a look inside, or could not be changed in the way it came.
+
+        `reason` is one of a few words: `buffers_full`, `opaque`, or `not_rewritten`.
+        """
         self._picker.bodies_not_inspected[reason] += 1
+
+    def model_rewritten(self, rewrite_name: str, model: str, target_model: str) -> None:
+        """The rules of the object `rewrite_name` gave a request for `model` the model `target_model`; before it began."""
+        self._rewrites.decided(rewrite_name, model, target_model)
 
     def served_elsewhere(self) -> None:
         """Envoy says that another endpoint than the one picked served a request."""

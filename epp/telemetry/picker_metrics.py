@@ -100,7 +100,7 @@ class PickerMetrics:
         )
         yield _labelled(
             "epp_bodies_not_inspected_total",
-            "Bodies routed by load without a look inside, by reason.",
+            "Bodies routed by load without a look inside, or that a rewrite of models could not change, by reason.",
             "reason",
             self.bodies_not_inspected,
         )

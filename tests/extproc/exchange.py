@@ -1,10 +1,14 @@
 """An exchange for tests: a pool of one endpoint, or what a test gives."""
 
+import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from epp.config.settings import LimitSettings, RequestSettings
 from epp.extproc.budget import BufferBudget
-from epp.extproc.exchange import Exchange
+from epp.extproc.exchange import Exchange, WarnOnce
+from epp.pool.model_rewrites import ModelRewrites, RewriteRule
+from epp.pool.objectives import Objectives
 from epp.scheduling.request import InferenceRequest
 from tests.fakes.clock import FakeClock
 from tests.fakes.observer import CountingObserver
@@ -41,8 +45,19 @@ class Bench:
     """An exchange and everything that was said to it."""
 
     def __init__(
-        self, *, max_body: int = 1 << 20, max_buffered: int = 8 << 20, requests: RequestSettings | None = None
+        self,
+        *,
+        max_body: int = 1 << 20,
+        max_buffered: int = 8 << 20,
+        requests: RequestSettings | None = None,
+        rules: Sequence[RewriteRule] = (),
+        destination: str = DESTINATION,
     ) -> None:
+        self.destination = destination
+        self.rewrites = ModelRewrites(random.Random(1))
+        self.rewrites.replace(rules)
+        self.objectives = Objectives()
+        self.warnings: list[str] = []
         self.requests: list[InferenceRequest] = []
         self.picks: list[FakePick] = []
         self.bugs: list[str] = []
@@ -59,14 +74,20 @@ class Bench:
             requests=requests or RequestSettings(),
             budget=self.budget,
             next_request_id=lambda: "epp-1",
+            rewrites=self.rewrites,
+            objectives=self.objectives,
+            warn_once=WarnOnce(self),
         )
 
     def pick(self, request: InferenceRequest) -> FakePick:
         self.requests.append(request)
         if self.error is not None:
             raise self.error
-        self.picks.append(FakePick())
+        self.picks.append(FakePick(self.destination, self.destination))
         return self.picks[-1]
 
     def exception(self, event: str, **fields: object) -> None:
         self.bugs.append(event)
+
+    def warning(self, event: str, **fields: object) -> None:
+        self.warnings.append(event)

@@ -23,11 +23,13 @@ from epp.pb.envoy.service.ext_proc.v3.external_processor_pb2 import (
     HttpTrailers,
     ProcessingRequest,
 )
+from epp.pool.model_rewrites import RewriteRule, RewriteTarget
 from tests.extproc.exchange import Bench
 from tests.extproc.test_socket_transport import Connections
 
 CALLS = 120
-BODIES = (b"", b"{}", b'{"model": "m"}', bytes(70_000), bytes(130_000), b"\xff")
+RULES = [RewriteRule("r", ("m",), (RewriteTarget("a-longer-name", 1),))]
+BODIES = (b"", b"{}", b'{"model": "m"}', b'{"x": "%s", "model": "m"}' % (b"x" * 70_000), bytes(70_000), bytes(130_000), b"\xff")
 
 
 def random_headers(rng: random.Random) -> HttpHeaders:
@@ -63,13 +65,15 @@ def random_message(rng: random.Random) -> bytes:
 
 
 def random_calls() -> Iterator[tuple[list[bytes], bool]]:
-    """The messages of each call, and whether the pool is empty."""
+    """The messages of each call, and whether the pool is empty; a few are requests as they should be."""
     rng = random.Random(20261130)
     for _ in range(CALLS):
         first = ProcessingRequest(request_headers=random_headers(rng))
         if rng.random() < 0.8:
             first.protocol_config.request_body_mode = rng.randrange(5)  # type: ignore[assignment]
         messages = [first.SerializeToString()] if rng.random() < 0.9 else []
+        if rng.random() < 0.3:
+            messages.append(ProcessingRequest(request_body=HttpBody(body=BODIES[3], end_of_stream=True)).SerializeToString())
         yield [*messages, *(random_message(rng) for _ in range(rng.randrange(7)))], rng.random() < 0.1
 
 
@@ -84,8 +88,9 @@ def answers_of(channel: grpc.Channel, messages: list[bytes]) -> tuple[list[bytes
 
 
 @pytest.mark.timeout(120)
-async def test_random_calls_get_the_same_answers_from_both_transports() -> None:
-    benches = [Bench(max_body=200_000, max_buffered=1 << 20) for _ in range(2)]
+@pytest.mark.parametrize("rules", [[], RULES])
+async def test_random_calls_get_the_same_answers_from_both_transports(rules: list[RewriteRule]) -> None:
+    benches = [Bench(max_body=200_000, max_buffered=1 << 20, rules=rules) for _ in range(2)]
     ours = SocketTransport(benches[0].exchange, Health(Lifecycle()), observer=Connections())
     reference = GrpcioTransport(benches[1].exchange, Health(Lifecycle()))
     ports = [(await t.listen("127.0.0.1", 0, limits=LimitSettings(), tls=None))[1] for t in (ours, reference)]
@@ -108,4 +113,7 @@ async def test_random_calls_get_the_same_answers_from_both_transports() -> None:
         assert bench.budget.held_bytes == 0
         assert all(pick.releases for pick in bench.picks)
     assert len(benches[0].picks) == len(benches[1].picks)
+    counts = [bench.observer.counts["rewritten by r: m to a-longer-name"] for bench in benches]
+    assert counts[0] == counts[1]
+    assert counts[0] > 3 if rules else not counts[0]
     assert [o.error_code for o in benches[0].observer.outcomes] == [o.error_code for o in benches[1].observer.outcomes]

@@ -4,13 +4,14 @@ import json
 from typing import Any
 
 import pytest
+from betterproto2 import which_one_of
 from envoy_data_plane.envoy.config.core import v3 as core
 from envoy_data_plane.envoy.service.ext_proc import v3 as ext_proc
 from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.errors import NoEndpointError
-from epp.extproc.actions import Action, Continue, Part, Piece, Refuse, RouteTo
+from epp.extproc.actions import Action, Continue, NewBody, Part, Piece, Refuse, RouteTo
 from epp.extproc.encoder import encode
 from epp.pb.envoy.service.ext_proc.v3.external_processor_pb2 import (
     BodyMutation,
@@ -46,6 +47,37 @@ def test_the_pick_can_stand_in_the_reply_to_the_body() -> None:
     (option,) = message.request_body.response.header_mutation.set_headers
     assert option.header.raw_value == b"10.0.0.1:8000"
     assert message.request_body.response.body_mutation is None
+
+
+@pytest.mark.parametrize("part", [Part.REQUEST_HEADERS, Part.REQUEST_BODY])
+def test_the_pick_can_bring_another_length_and_another_body(part: Part) -> None:
+    message = response(RouteTo("10.0.0.1:8000", part, ("x-prefiller-host-port",), 1234, b"{}"))
+    common = getattr(message, part.value).response
+    assert {o.header.key: o.header.raw_value for o in common.header_mutation.set_headers} == {
+        "x-gateway-destination-endpoint": b"10.0.0.1:8000",
+        "content-length": b"1234",
+    }
+    assert {o.append_action for o in common.header_mutation.set_headers} == {
+        core.HeaderValueOptionHeaderAppendAction.OVERWRITE_IF_EXISTS_OR_ADD
+    }
+    assert common.header_mutation.remove_headers == ["x-prefiller-host-port"]
+    assert common.body_mutation.body == b"{}"
+    assert common.clear_route_cache
+    assert message.dynamic_metadata.to_dict() == {"envoy.lb": {"x-gateway-destination-endpoint": "10.0.0.1:8000"}}
+
+
+def test_what_one_request_changes_is_not_remembered_for_the_next() -> None:
+    plain = encode(RouteTo("10.0.0.9:8000"))
+    assert encode(RouteTo("10.0.0.9:8000", content_length=5)) != plain
+    assert encode(RouteTo("10.0.0.9:8000")) == plain
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", bytes(200_000)])
+def test_a_new_body_takes_the_place_of_the_chunk_also_when_it_is_empty(body: bytes) -> None:
+    message = response(NewBody(Part.REQUEST_BODY, body))
+    mutation = message.request_body.response.body_mutation
+    assert which_one_of(mutation, "mutation") == ("body", body)
+    assert message.request_body.response.header_mutation is None
 
 
 @pytest.mark.parametrize("part", list(Part))

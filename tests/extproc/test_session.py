@@ -7,6 +7,7 @@ import pytest
 from epp.config.settings import RequestSettings
 from epp.errors import BodyTooLargeError, NoEndpointError
 from epp.extproc.actions import Action, Continue, Part, Piece, Refuse, RouteTo
+from epp.extproc.decoder import decode
 from epp.extproc.events import (
     BodyChunk,
     BodyMode,
@@ -17,7 +18,10 @@ from epp.extproc.events import (
     ResponseHeaders,
     ResponseTrailers,
 )
-from epp.extproc.session import Session
+from epp.extproc.raw_message import RawHeaders
+from epp.extproc.session import Session, objective_name
+from epp.pb.envoy.config.core.v3.base_pb2 import HeaderMap, HeaderValue
+from epp.pb.envoy.service.ext_proc.v3.external_processor_pb2 import HttpHeaders, ProcessingRequest
 from tests.extproc.exchange import DESTINATION, Bench
 
 POST = {":method": "POST", ":path": "/v1/chat/completions", "content-type": "application/json"}
@@ -436,3 +440,41 @@ def test_the_error_of_a_too_large_body_names_size_and_limit() -> None:
     assert isinstance(action, Refuse)
     assert isinstance(action.error, BodyTooLargeError)
     assert str(action.error) == "the request body has 101 bytes or more; the limit is 100"
+
+
+@pytest.mark.parametrize(
+    ("named", "priority"),
+    [
+        ({}, 0),
+        ({"x-gateway-inference-objective": "batch"}, -10),
+        ({"x-llm-d-inference-objective": "premium"}, 100),
+        ({"x-llm-d-inference-objective": "premium", "x-gateway-inference-objective": "batch"}, 100),
+        ({"x-gateway-inference-objective": "unheard-of"}, 0),
+    ],
+)
+def test_the_objective_that_the_client_names_gives_the_request_its_priority(named: dict[str, str], priority: int) -> None:
+    bench = Bench()
+    bench.objectives.replace({"premium": 100, "batch": -10})
+    session = started(bench, headers={**POST, **named})
+    session.receive(BodyChunk(JSON_BODY, end_of_stream=True))
+    session.end(cancelled=False)
+    assert bench.requests[0].priority == bench.observer.outcomes[0].priority == priority
+
+
+def test_a_request_without_a_body_has_a_priority_too() -> None:
+    bench = Bench()
+    bench.objectives.replace({"batch": -10})
+    started(bench, headers={"x-gateway-inference-objective": "batch"}, end_of_stream=True)
+    assert bench.requests[0].priority == -10
+
+
+def test_objectives_are_found_in_the_bytes_of_the_headers() -> None:
+    names = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
+    values = [HeaderValue(key=name, raw_value=name[2:5].encode()) for name in names]
+    path = HeaderValue(key=":path", raw_value=b"/")
+    for present, objective in (([], None), (values[:1], "llm"), (values[1:], "gat"), (values[::-1], "llm")):
+        headers = HttpHeaders(headers=HeaderMap(headers=[path, *present]))
+        event = decode(ProcessingRequest(request_headers=headers).SerializeToString())
+        assert isinstance(event, RequestHeaders)
+        assert isinstance(event.headers, RawHeaders)
+        assert objective_name(event.headers) == objective

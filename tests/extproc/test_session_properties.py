@@ -1,12 +1,13 @@
 """What holds for every order of events and every cut of bodies."""
 
+import json
 from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epp.errors import NoEndpointError
-from epp.extproc.actions import Continue, Part, Piece, Refuse, RouteTo
+from epp.extproc.actions import Action, Continue, NewBody, Part, Piece, Refuse, RouteTo
 from epp.extproc.events import (
     BodyChunk,
     BodyMode,
@@ -19,6 +20,7 @@ from epp.extproc.events import (
 )
 from epp.extproc.names import MAX_PIECE_BYTES
 from epp.extproc.session import Session
+from epp.pool.model_rewrites import RewriteRule, RewriteTarget
 from tests.extproc.exchange import Bench
 
 modes = st.sampled_from(BodyMode)
@@ -45,11 +47,14 @@ events: st.SearchStrategy[Event] = st.one_of(
 )
 
 
-@given(st.lists(events, max_size=12), st.booleans(), st.booleans())
+RULES = [RewriteRule("all", (), (RewriteTarget("a-longer-name", 1),))]
+
+
+@given(st.lists(events, max_size=12), st.booleans(), st.booleans(), st.sampled_from([[], RULES]))
 @settings(max_examples=400)
-def test_any_order_of_events_ends_clean(history: list[Event], refuse: bool, cancelled: bool) -> None:
+def test_any_order_of_events_ends_clean(history: list[Event], refuse: bool, cancelled: bool, rules: list[RewriteRule]) -> None:
     """No exception, no bug, one pick at most, one end mark at most, no answer after a refusal, everything given back."""
-    bench = Bench(max_body=100_000, max_buffered=150_000)
+    bench = Bench(max_body=100_000, max_buffered=150_000, rules=rules)
     bench.error = NoEndpointError("empty") if refuse else None
     session = Session(bench.exchange)
     routes = ends = 0
@@ -97,6 +102,62 @@ def test_any_cut_of_the_body_comes_back_joined(body: bytes, cuts: list[int], tra
     else:
         assert answers[-1] is pieces[-1]
         assert pieces[-1].end_of_stream
+
+
+# The modes in which Envoy takes a body in pieces; in the others it comes in one.
+streams = st.sampled_from([BodyMode.STREAMED, BodyMode.FULL_DUPLEX_STREAMED])
+
+
+def arrived(mode: BodyMode, chunks: list[bytes], answers: list[list[Action]]) -> bytes:
+    """What the model server gets: the pieces, or in STREAMED each chunk as its one reply leaves it."""
+    if mode is BodyMode.FULL_DUPLEX_STREAMED:
+        return b"".join(a.body for said in answers for a in said if isinstance(a, Piece))
+    body = b""
+    for chunk, (reply,) in zip(chunks, answers, strict=True):
+        assert isinstance(reply, (Continue, NewBody))
+        body += reply.body if isinstance(reply, NewBody) else chunk
+    return body
+
+
+@given(
+    streams,
+    st.lists(st.integers(0, 130), max_size=6),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from(["m", "other"]),
+    st.booleans(),
+)
+def test_a_rewritten_body_arrives_whole_however_it_is_cut(
+    mode: BodyMode, cuts: list[int], empty_end: bool, trailers: bool, model: str, crowded: bool
+) -> None:
+    """Nothing is lost or doubled, and only the model changes, if anything does."""
+    body = b'{"messages": ["m", {"model": "m"}], "model" : "%s", "x": "%s"}' % (model.encode(), bytes(50).hex().encode())
+    bench = Bench(max_buffered=200 if crowded else 1 << 20, rules=[RewriteRule("r", ("m",), (RewriteTarget("longer", 1),))])
+    other = Session(bench.exchange)
+    other.receive(RequestHeaders({}))
+    other.receive(BodyChunk(bytes(90)))
+    session = Session(bench.exchange)
+    session.receive(RequestHeaders({"content-length": str(len(body))}, request_body_mode=mode))
+    edges = [0, *sorted(min(c, len(body)) for c in cuts), len(body)]
+    chunks = [body[a:b] for a, b in pairwise(edges)] + [b""] * empty_end
+    answers = [
+        session.receive(BodyChunk(chunk, end_of_stream=not trailers and i == len(chunks) - 1)) for i, chunk in enumerate(chunks)
+    ]
+    if trailers:
+        said = session.receive(RequestTrailers())
+        assert said[-1] == Continue(Part.REQUEST_TRAILERS)
+        if mode is BodyMode.FULL_DUPLEX_STREAMED:
+            answers.append(said)
+    result = arrived(mode, chunks, answers)
+    if result != body:
+        assert model == "m"
+        assert json.loads(result) == {**json.loads(body), "model": "longer"}
+    else:
+        assert model == "other" or crowded
+    session.end(cancelled=False)
+    other.end(cancelled=False)
+    assert bench.budget.held_bytes == 0
+    assert bench.bugs == []
 
 
 @given(st.lists(chunks, max_size=6))

@@ -40,3 +40,6 @@ class CountingObserver:
 
     def body_not_inspected(self, reason: str) -> None:
         self.counts[f"not inspected: {reason}"] += 1
+
+    def model_rewritten(self, rewrite_name: str, model: str, target_model: str) -> None:
+        self.counts[f"rewritten by {rewrite_name}: {model} to {target_model}"] += 1

@@ -25,6 +25,16 @@ def test_names_of_the_configuration_keep_their_label_whatever_clients_sent_befor
     assert [limit.label(name) for name in ("a", "b", "c", "ours")] == ["a", "b", OTHER, "ours"]
 
 
+def test_names_that_join_the_configuration_later_take_no_room() -> None:
+    limit = LabelLimit(limit=1)
+    long = "x" * (MAX_CHARACTERS + 50)
+
+    assert limit.label("a") == "a"
+    assert limit.label("ours") == OTHER
+    assert [limit.configured(name) for name in ("ours", "a", long)] == ["ours", "a", long]
+    assert [limit.label(name) for name in ("ours", "a", long, "b")] == ["ours", "a", long, OTHER]
+
+
 def test_a_value_of_a_megabyte_is_cut() -> None:
     limit = LabelLimit()
 
