@@ -18,13 +18,10 @@ MEANINGLESS: Mapping[str, bool] = {
     "--enable-grpc-stream-metrics": True,
     "--enable-pprof": True,
     "--grpc-max-send-msg-size": False,
-    "--ha-enable-leader-election": True,
     "--health-checking": True,
     "--metrics-cert-dir": False,
     "--metrics-client-ca-file": False,
     "--metrics-endpoint-auth": True,
-    "--pool-group": False,
-    "--pool-namespace": False,
     "--refresh-prometheus-metrics-interval": False,
     "--tls-cipher-suites": False,
     "--tls-min-version": False,
@@ -37,14 +34,9 @@ MEANINGLESS: Mapping[str, bool] = {
 }
 """Flag → whether it is a boolean one."""
 
-_USE_A_FILE = "name the endpoints with --endpoints-file, --endpoint or --endpoints-dns"
 _USE_AN_ENGINE = "describe the engine with a core-metrics-extractor plugin in --config-file"
 
 UNSUPPORTED: Mapping[str, str] = {
-    "--pool-name": _USE_A_FILE,
-    "--endpoint-selector": _USE_A_FILE,
-    "--endpoint-target-ports": _USE_A_FILE,
-    "--kubeconfig": _USE_A_FILE,
     "--total-queued-requests-metric": _USE_AN_ENGINE,
     "--total-running-requests-metric": _USE_AN_ENGINE,
     "--kv-cache-usage-percentage-metric": _USE_AN_ENGINE,

@@ -30,8 +30,9 @@ CONFIG_TEXT_VARIABLE = "EPP_CONFIG_TEXT"
 def command(config_file: str | None, config_text: str | None, given: Given, ignored_flags: list[str]) -> None:
     """Run the endpoint picker until SIGTERM or SIGINT.
 
-    Exactly one source of endpoints: --endpoints-file, --endpoint or --endpoints-dns. Every flag can also be set as
-    EPP_<FLAG>; a flag beats the environment, the environment beats the configuration file.
+    Exactly one source of endpoints: --pool-name or --endpoint-selector (in Kubernetes), --endpoints-file, --endpoint or
+    --endpoints-dns. Every flag can also be set as EPP_<FLAG>; a flag beats the environment, the environment beats the
+    configuration file.
     """
     document = _document(config_file, config_text)
     notes = tuple(remarks(os.environ, _variables()))

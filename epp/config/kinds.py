@@ -11,6 +11,8 @@ T = TypeVar("T")
 
 COUNT_MAX = 2**31 - 1
 SIZE_MAX = 1 << 40
+PORTS_MAX = 8
+"""Target ports of one pool (InferencePool v1, `spec.targetPorts`)."""
 
 _DURATION_UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h)")
@@ -133,6 +135,16 @@ def _size(value: Any) -> int:
     return size
 
 
+def _ports(value: Any) -> tuple[int, ...]:
+    parts = value.split(",") if isinstance(value, str) else [value] if isinstance(value, int) else value
+    if not isinstance(parts, (list, tuple)):
+        raise TypeError(value)
+    ports = tuple(_port(part) for part in parts)
+    if not 1 <= len(ports) <= PORTS_MAX or len(set(ports)) < len(ports) or 0 in ports:
+        raise ValueError(value)
+    return ports
+
+
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise TypeError(value)
@@ -170,6 +182,7 @@ def _found_instead_of_text_map(value: Any) -> str:
 TEXT: Kind[str] = Kind("text", "a text", _text)
 BOOLEAN: Kind[bool] = Kind("true|false", "true or false", _boolean)
 PORT: Kind[int] = Kind("port", "a port from 0 to 65535", _port)
+PORTS: Kind[tuple[int, ...]] = Kind("port,…", f"1 to {PORTS_MAX} different ports from 1 to 65535, such as 8000,8001", _ports)
 COUNT: Kind[int] = Kind("count", f"a whole number from 1 to {COUNT_MAX}", _count)
 SIZE: Kind[int] = Kind("size", "a number of bytes such as 1048576 or 64MiB, at most 1024GiB", _size)
 DURATION: Kind[float] = duration()

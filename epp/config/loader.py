@@ -65,7 +65,7 @@ def load_settings(
     problems = [*_contradictions(settings, origins), *(_sources(settings.source) if needs_source else ())]
     if problems:
         raise ConfigError(*problems)
-    return Loaded(settings, origins, (*notes, *lifted))
+    return Loaded(settings, origins, (*notes, *lifted, *_without_effect(settings, origins)))
 
 
 def _with_fitting_staleness(settings: Settings, origins: dict[tuple[str, str], str]) -> tuple[Settings, tuple[str, ...]]:
@@ -108,22 +108,37 @@ def _contradictions(settings: Settings, origins: Mapping[tuple[str, str], str]) 
             f"limits.maxMessageBytes: expected at least limits.maxRequestBodyBytes and {MESSAGE_ROOM_BYTES} more, "
             f"found {limits.max_message_bytes}"
         )
+    source = settings.source
+    if source.endpoint_selector is not None and not source.endpoint_target_ports:
+        yield "--endpoint-selector: expected --endpoint-target-ports with it, found none"
+    if source.endpoint_target_ports and source.endpoint_selector is None:
+        yield "--endpoint-target-ports: expected --endpoint-selector with it, found none"
     if requests.strict and not requests.models:
         yield "requests.strict: expected requests.models with it, found no models"
 
 
 def _sources(source: SourceSettings) -> Iterator[str]:
     named = {
-        "--endpoint": source.endpoints,
+        "--pool-name": source.pool_name,
+        "--endpoint-selector": source.endpoint_selector,
         "--endpoints-file": source.endpoints_file,
+        "--endpoint": source.endpoints,
         "--endpoints-dns": source.endpoints_dns,
     }
     found = [flag for flag, value in named.items() if value]
     if len(found) != 1:
         yield (
-            "source of endpoints: expected exactly one of --endpoints-file, --endpoint (repeatable) and --endpoints-dns, "
-            f"found {' and '.join(found) or 'none'}"
+            "source of endpoints: expected exactly one of --pool-name, --endpoint-selector, --endpoints-file, "
+            f"--endpoint (repeatable) and --endpoints-dns, found {' and '.join(found) or 'none'}"
         )
+
+
+def _without_effect(settings: Settings, origins: Mapping[tuple[str, str], str]) -> Iterator[str]:
+    """What was said about Kubernetes although the endpoints come from elsewhere."""
+    if not settings.source.in_kubernetes:
+        said = [origin for (group, _), origin in origins.items() if group == "kubernetes" and origin != "default"]
+        if said:
+            yield f"{', '.join(sorted(said))}: without effect, for neither --pool-name nor --endpoint-selector is given"
 
 
 def effective(loaded: Loaded) -> Iterator[tuple[str, Any, str]]:

@@ -108,6 +108,59 @@ class SourceSettings:
         "name:port whose A and AAAA records are the endpoints; resolved again by TTL.",
         flag="--endpoints-dns",
     )
+    pool_name: str | None = setting(
+        kinds.TEXT, None, "InferencePool whose pods are the endpoints; needs Kubernetes.", flag="--pool-name"
+    )
+    endpoint_selector: str | None = setting(
+        kinds.TEXT,
+        None,
+        "Label selector of the pods that are the endpoints, with --endpoint-target-ports; needs Kubernetes, no CRD.",
+        flag="--endpoint-selector",
+    )
+    endpoint_target_ports: tuple[int, ...] = setting(
+        kinds.PORTS, (), "Ports of each pod of --endpoint-selector, at most 8.", flag="--endpoint-target-ports"
+    )
+
+    @property
+    def in_kubernetes(self) -> bool:
+        """Whether the endpoints are pods."""
+        return self.pool_name is not None or self.endpoint_selector is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubernetesSettings:
+    """How the API server is reached and read, when the endpoints are pods."""
+
+    kubeconfig: str | None = setting(
+        kinds.TEXT,
+        None,
+        "Which API server, and with which credentials; else KUBECONFIG, else the pod's service account.",
+        flag="--kubeconfig",
+    )
+    pool_namespace: str | None = setting(
+        kinds.TEXT,
+        None,
+        "Namespace of the pool and its pods; default that of the pod or of the kubeconfig's context.",
+        flag="--pool-namespace",
+    )
+    pool_group: str = setting(
+        kinds.choice("inference.networking.k8s.io", "inference.networking.x-k8s.io"),
+        "inference.networking.k8s.io",
+        "API group of the InferencePool: v1 of the first, v1alpha2 of the second.",
+        flag="--pool-group",
+    )
+    ip_family: str = setting(
+        kinds.choice("auto", "ipv4", "ipv6"),
+        "auto",
+        "Which address of pods with two is used; auto takes the pod's first.",
+        flag="--endpoint-ip-family",
+    )
+    leader_election: bool = setting(
+        kinds.BOOLEAN,
+        False,
+        "Hold a Lease that names one of the replicas; all of them serve.",
+        flag="--ha-enable-leader-election",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,6 +321,7 @@ class Settings:
 
     server: ServerSettings = field(default_factory=ServerSettings)
     source: SourceSettings = field(default_factory=SourceSettings)
+    kubernetes: KubernetesSettings = field(default_factory=KubernetesSettings)
     scrape: ScrapeSettings = field(default_factory=ScrapeSettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
     requests: RequestSettings = field(default_factory=RequestSettings)
@@ -279,6 +333,7 @@ class Settings:
 GROUPS: tuple[tuple[str, type[Any]], ...] = (
     ("server", ServerSettings),
     ("source", SourceSettings),
+    ("kubernetes", KubernetesSettings),
     ("scrape", ScrapeSettings),
     ("limits", LimitSettings),
     ("requests", RequestSettings),

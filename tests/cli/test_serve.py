@@ -79,7 +79,7 @@ def test_the_source_of_endpoints_can_come_from_the_environment(monkeypatch: pyte
 
 def test_flags_of_the_reference_pickers_without_a_meaning_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = [
-        "--ha-enable-leader-election",
+        "--metrics-endpoint-auth",
         "--tracing=false",
         "--zap-encoder",
         "json",
@@ -89,7 +89,29 @@ def test_flags_of_the_reference_pickers_without_a_meaning_are_accepted(monkeypat
         "false",
     ]
     started = start(monkeypatch, [*ENDPOINT, *arguments, "--disable-endpoint-subset-filter=false"])
-    assert sorted(started.ignored) == ["--enable-pprof", "--ha-enable-leader-election", "--tracing", "--zap-encoder", "-v"]
+    assert sorted(started.ignored) == ["--enable-pprof", "--metrics-endpoint-auth", "--tracing", "--zap-encoder", "-v"]
+
+
+def test_a_pool_of_kubernetes_is_named_as_for_the_reference_pickers(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ["--pool-name", "p", "--pool-namespace=ns", "--pool-group", "inference.networking.x-k8s.io"]
+    got = settings(monkeypatch, [*arguments, "--ha-enable-leader-election", "--kubeconfig", "/k", "--endpoint-ip-family=ipv6"])
+    assert (got.source.pool_name, got.source.in_kubernetes) == ("p", True)
+    kubernetes = got.kubernetes
+    assert (kubernetes.pool_namespace, kubernetes.pool_group) == ("ns", "inference.networking.x-k8s.io")
+    assert (kubernetes.kubeconfig, kubernetes.ip_family, kubernetes.leader_election) == ("/k", "ipv6", True)
+
+
+def test_pods_can_be_the_endpoints_without_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    got = settings(monkeypatch, ["--endpoint-selector", "app=vllm", "--endpoint-target-ports", "8000,8001"])
+    assert (got.source.endpoint_selector, got.source.endpoint_target_ports) == ("app=vllm", (8000, 8001))
+
+
+def test_flags_of_kubernetes_beside_another_source_are_told_to_be_without_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = start(monkeypatch, [*ENDPOINT, "--pool-namespace", "ns", "--ha-enable-leader-election"]).loaded
+    assert loaded.notes == (
+        "flag --ha-enable-leader-election, flag --pool-namespace: without effect, "
+        "for neither --pool-name nor --endpoint-selector is given",
+    )
 
 
 def test_deprecated_flags_for_the_metrics_page_still_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +123,14 @@ def test_deprecated_flags_for_the_metrics_page_still_work(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--pool-name", "p"], "--pool-name: not supported; name the endpoints with --endpoints-file"),
+        (["--pool-name", "p", "--endpoint-selector", "app=x"], "expected exactly one of --pool-name, --endpoint-selector"),
+        (["--endpoint-selector", "app=x"], "--endpoint-selector: expected --endpoint-target-ports with it, found none"),
+        (["--endpoint-target-ports", "8000"], "--endpoint-target-ports: expected --endpoint-selector with it, found none"),
+        (
+            ["--endpoint-selector", "app=x", "--endpoint-target-ports", "8000,8000"],
+            "--endpoint-target-ports: expected 1 to 8 different ports from 1 to 65535, such as 8000,8001, found '8000,8000'",
+        ),
+        (["--pool-name", "p", "--pool-group", "x"], "--pool-group: expected one of inference.networking.k8s.io, "),
         (
             [*ENDPOINT, "--total-queued-requests-metric", "x"],
             "--total-queued-requests-metric: not supported; describe the engine",

@@ -47,12 +47,12 @@ def test_without_scraping_the_threshold_does_not_matter() -> None:
     ("given", "found"),
     [
         ({}, "found none"),
-        ({**SOURCE, ("source", "endpoints"): ("flag --endpoint", ("1.2.3.4:5",))}, "found --endpoint and --endpoints-file"),
+        ({**SOURCE, ("source", "endpoints"): ("flag --endpoint", ("1.2.3.4:5",))}, "found --endpoints-file and --endpoint"),
     ],
 )
 def test_exactly_one_source_of_endpoints(given: Given, found: str) -> None:
     """Field report 70: settings that exclude each other."""
-    with pytest.raises(ConfigError, match=f"expected exactly one of --endpoints-file, --endpoint .*{found}"):
+    with pytest.raises(ConfigError, match=f"expected exactly one of --pool-name, .*--endpoint .*{found}"):
         load_settings(given, None)
 
 
