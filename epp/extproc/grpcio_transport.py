@@ -93,6 +93,9 @@ class GrpcioTransport:
         while True:
             await asyncio.Event().wait()
 
+    def send_elsewhere(self) -> None:
+        """grpcio can tell peers to leave only by taking no new connections, which would fail those that come: so not yet."""
+
     async def stop(self, grace_s: float) -> None:
         """Take no new calls, wait up to `grace_s` for the running ones, then cut them."""
         self._stopping = True

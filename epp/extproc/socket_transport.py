@@ -193,6 +193,7 @@ class SocketTransport:
         }
         self._observer = observer
         self._servers: list[Server] = []
+        self._process_servers: list[Server] = []
         self.tally = Tally()
 
     @property
@@ -261,6 +262,15 @@ class SocketTransport:
                         self._exchange.bugs.exception("bug_in_transport", at="tick")
                         connection.abort()
 
+    def send_elsewhere(self) -> None:
+        """Tell every peer that asks for picks to open its next streams on another connection; what it has is served on.
+
+        Behind the address of a Service, another connection leads to another replica, and a peer that does not look at health
+        would else stay until the end. Connections that came since the last call are told at the next one.
+        """
+        for server in self._process_servers:
+            server.announce_shutdown()
+
     async def stop(self, grace_s: float) -> None:
         """Tell every peer, wait up to `grace_s` for it to have heard and for the running calls, then close."""
         for server in self._servers:
@@ -280,7 +290,9 @@ class SocketTransport:
             # A gateway whose clients go away together resets all its streams at once, and that is no attack.
             control_burst=max(LEAST_CONTROL_BURST, 2 * limits.max_concurrent_streams),
         )
-        return self._start(methods, bounds, limits.max_connections)
+        server = self._start(methods, bounds, limits.max_connections)
+        self._process_servers.append(server)
+        return server
 
     def _start(self, methods: Mapping[bytes, Method], limits: Limits, max_connections: int = 1_024) -> Server:
         shared = Shared(

@@ -9,7 +9,9 @@ from typing import Self
 
 import grpc
 import pytest
+from envoy_data_plane.envoy.config.bootstrap.v3 import Bootstrap
 
+from epp.envoy.ext_proc_filter import EPP_CLUSTER
 from epp.envoy.options import BodyMode
 from tests.fakes.ext_proc_client import ExtProcClient, reason
 from tests.fakes.http1_client import Answer
@@ -266,3 +268,69 @@ async def test_a_picker_that_crashes_is_left_within_two_seconds() -> None:
     assert sum(answer.status == 200 for answer in window) > len(window) / 2
     assert {answer.status for answer in after} == {200}
     assert second.log_records("error") == []
+
+
+class ServiceAddress:
+    """The address of a Service without anybody who looks at health: each new connection goes to the picker of the hour."""
+
+    def __init__(self) -> None:
+        self.target: EppProcess | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port: int = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._server.wait_closed()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert self.target is not None
+        to_reader, to_writer = await asyncio.open_connection("127.0.0.1", self.target.grpc.port)
+        for source, sink in ((reader, to_writer), (to_reader, writer)):
+            self._tasks.add(asyncio.create_task(_pass_on(source, sink)))
+
+
+async def _pass_on(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    try:
+        while piece := await source.read(65_536):
+            sink.write(piece)
+            await sink.drain()
+    except ConnectionError:
+        pass
+    finally:
+        sink.close()
+
+
+async def test_behind_the_address_of_a_service_a_draining_picker_sends_envoy_to_another() -> None:
+    """No health check tells Envoy that it drains, and Envoy keeps its connections: it has to be told on them.
+
+    grpcio cannot do that (see `send_elsewhere` of its transport).
+    """
+    async with start_upstreams(2) as upstreams, ServiceAddress() as service:
+        endpoints = [*endpoint_arguments(upstreams), "--transport", "socket"]
+        async with EppProcess(*endpoints, "--drain-timeout", "60s") as first, EppProcess(*endpoints) as second:
+            service.target = first
+            async with start_envoy(service.port, adapt=_without_health_check) as envoy:
+                scene = Setting(envoy, first, upstreams)
+                async with Traffic(scene) as traffic:
+                    await traffic.wait_for(25)
+                    first.terminate()
+                    await traffic.wait_for(25)  # it is told to leave, comes back here, and is served
+                    service.target = second
+                    assert await first.wait(20) == 0
+                    await traffic.wait_for(25)
+                assert first.log_records("info")[-2]["cut_requests"] == 0
+    assert {answer.status for answer in traffic.answers} == {200}
+    assert all(not answer.cut for answer in traffic.answers)
+
+
+def _without_health_check(configuration: Bootstrap) -> None:
+    assert configuration.static_resources is not None
+    (cluster,) = [each for each in configuration.static_resources.clusters if each.name == EPP_CLUSTER]
+    cluster.health_checks = []
