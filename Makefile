@@ -109,11 +109,13 @@ format: $(STAMP) ## Formats the code and mends what ruff can mend.
 	@$(BIN)/ruff format .
 
 # The environment is resolved for every platform and Python from 3.11 on; versions already in the lock stay where they can.
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
+
 .PHONY: lock
-lock: $(STAMP) ## Writes requirements-dev.lock anew after a change of dependencies; LOCK_ARGS=--upgrade takes newer versions.
-	@echo '-e .[demo]' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-	  --no-header --no-emit-index-url --no-emit-package inference-epp --group pyproject.toml:dev \
-	  $(LOCK_ARGS) --output-file $(LOCK) -
+lock: $(STAMP) ## Writes the locks (ours, and those of the image) anew; LOCK_ARGS=--upgrade takes newer versions.
+	@echo '-e .[demo]' | $(COMPILE) --no-emit-package inference-epp --group pyproject.toml:dev $(LOCK_ARGS) --output-file $(LOCK) -
+	@$(COMPILE) --no-annotate --constraint $(LOCK) --output-file deploy/requirements.lock pyproject.toml
+	@echo 'hatchling>=1.27' | $(COMPILE) --no-annotate --constraint $(LOCK) --output-file deploy/requirements-build.lock -
 	@echo "lock: $(LOCK) holds $$(grep -c == $(LOCK)) packages"
 
 .PHONY: clean

@@ -1,0 +1,1 @@
+"""deploy/: the chart, the kustomizations, the image, and what their documents say."""
