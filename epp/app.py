@@ -3,10 +3,12 @@
 import asyncio
 import datetime
 import itertools
+import os
 import platform
 import random
 import signal
 import sys
+import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -28,13 +30,15 @@ from epp.discovery.file import FileDiscovery
 from epp.discovery.static import StaticDiscovery
 from epp.endpoint_picker import EndpointPicker
 from epp.extproc.budget import BufferBudget
-from epp.extproc.exchange import Exchange
+from epp.extproc.exchange import Exchange, WarnOnce
 from epp.extproc.grpcio_transport import GrpcioTransport
 from epp.extproc.health import Health
 from epp.extproc.socket_transport import SocketTransport
 from epp.extproc.tls import CertificateReloader, KeyPair, read_client_ca, read_key_pair, self_signed
 from epp.lifecycle import DrainWait, Lifecycle, Phase
 from epp.pool.journal import PoolJournal
+from epp.pool.model_rewrites import ModelRewrites
+from epp.pool.objectives import Objectives
 from epp.pool.stall import StallWatch
 from epp.pool.state import PoolState
 from epp.scheduling.catalog import Workshop, build_profile
@@ -42,11 +46,14 @@ from epp.scrape.beat import Beat
 from epp.scrape.catalog import EngineCatalog
 from epp.scrape.configured import SCRAPE_PLUGIN_TYPES, configured_catalog
 from epp.scrape.fleet import Fleet
+from epp.telemetry.kubernetes_metrics import KubernetesMetrics
 from epp.telemetry.logging import LoggerFactory, configure_logging
 from epp.telemetry.metrics import Metrics
 from epp.telemetry.picker_metrics import Build
 
 LOOK_EVERY_S = 1.0
+LOOKS_BETWEEN_SENDING_ELSEWHERE = 20
+"""While it drains: about a second. A peer may come back here, as long as its list of replicas still has this one."""
 
 
 def run(loaded: Loaded, document: Document | None, ignored_flags: Sequence[str] = ()) -> None:
@@ -92,8 +99,10 @@ class App:
         self._pool.on_gone(self._metrics.endpoint_gone)
         registry.register(PoolCollector(self._pool, self._lifecycle, self._clock))
         catalog = configured_catalog(document)
-        self._discovery = self._build_discovery(catalog)
         rng = random.Random()  # noqa: S311 — spreads load, guards nothing
+        self._objectives = Objectives()
+        self._rewrites = ModelRewrites(rng)
+        self._discovery = self._build_discovery(catalog, registry, rng)
         self._fleet = Fleet(
             self._pool,
             catalog,
@@ -194,7 +203,11 @@ class App:
         """Serve on until nothing is open for a while, the time is over, or a second signal comes."""
         began_s = self._clock.monotonic_s()
         wait = DrainWait(began_s, timeout_s=self._settings.server.drain_timeout_s)
-        while not wait.is_over(self._clock.monotonic_s(), self._transport.open_streams) and stop.empty():  # noqa: ASYNC110
+        looks = 0
+        while not wait.is_over(self._clock.monotonic_s(), self._transport.open_streams) and stop.empty():
+            if looks % LOOKS_BETWEEN_SENDING_ELSEWHERE == 0:
+                self._transport.send_elsewhere()
+            looks += 1
             await asyncio.sleep(0.05)
         cut = self._transport.open_streams
         await self._transport.stop(0.2)
@@ -220,9 +233,11 @@ class App:
         )
         sys.stdout.flush()
 
-    def _build_discovery(self, catalog: EngineCatalog) -> Discovery:
+    def _build_discovery(self, catalog: EngineCatalog, registry: CollectorRegistry, rng: random.Random) -> Discovery:
         source = self._settings.source
         log = self._loggers("discovery")
+        if source.in_kubernetes:
+            return self._build_kubernetes(catalog, registry, rng, log)
         if source.endpoints_file is not None:
             discovery = FileDiscovery(
                 self._pool,
@@ -238,6 +253,34 @@ class App:
             return DnsDiscovery(self._pool, source.endpoints_dns, log=log)
         return StaticDiscovery(self._pool, source.endpoints)
 
+    def _build_kubernetes(
+        self, catalog: EngineCatalog, registry: CollectorRegistry, rng: random.Random, log: FilteringBoundLogger
+    ) -> Discovery:
+        # Imported here: the client for the API server is nothing that other sources should wait for at the start.
+        from epp.discovery.kubernetes.access import find_access
+        from epp.discovery.kubernetes.api_server import ApiServer
+        from epp.discovery.kubernetes.discovery import KubernetesDiscovery, pod_source
+
+        settings = self._settings.kubernetes
+        access = find_access(settings.kubeconfig, os.environ)
+        metrics = KubernetesMetrics()
+        registry.register(metrics)
+        return KubernetesDiscovery(
+            self._pool,
+            ApiServer(access),
+            pod_source(self._settings.source, settings, access.namespace),
+            known_engine=lambda name: catalog.named(name).name,
+            objectives=self._objectives,
+            rewrites=self._rewrites,
+            metrics=metrics,
+            lifecycle=self._lifecycle,
+            identity=f"{platform.node()}_{uuid.uuid4().hex[:8]}",
+            elect_leader=settings.leader_election,
+            clock=self._clock,
+            random=rng,
+            log=log,
+        )
+
     def _build_exchange(self, picker: EndpointPicker) -> Exchange:
         budget = BufferBudget(self._settings.limits.max_buffered_bytes)
         self._metrics.read_buffered_bytes_from(lambda: budget.held_bytes)
@@ -251,6 +294,9 @@ class App:
             requests=self._settings.requests,
             budget=budget,
             next_request_id=lambda: f"epp-{next(numbers)}",
+            rewrites=self._rewrites,
+            objectives=self._objectives if self._settings.source.in_kubernetes else None,
+            warn_once=WarnOnce(self._loggers("ext_proc")),
         )
 
     def _build_transport(self, picker: EndpointPicker) -> GrpcioTransport | SocketTransport:
@@ -315,6 +361,8 @@ def _stop_signals() -> "asyncio.Queue[str]":
 
 
 def _source_name(settings: Settings) -> str:
+    if settings.source.in_kubernetes:
+        return "kubernetes"
     if settings.source.endpoints_file is not None:
         return "file"
     return "dns" if settings.source.endpoints_dns is not None else "static"
@@ -324,7 +372,7 @@ def _pool_name(settings: Settings) -> str:
     source = settings.source
     if source.endpoints_file is not None:
         return Path(source.endpoints_file).stem
-    return source.endpoints_dns or "static"
+    return source.pool_name or source.endpoint_selector or source.endpoints_dns or "static"
 
 
 def _version() -> str:

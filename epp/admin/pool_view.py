@@ -26,7 +26,7 @@ class PoolView:
         pool = self._pool
         now_s = self._clock.monotonic_s()
         return {
-            "pool": {"name": pool.name, "source": pool.source},
+            "pool": {"name": pool.name, "source": pool.source, **pool.details},
             "ready": self._lifecycle.ready,
             "phase": self._lifecycle.phase.value,
             "listed": pool.listed,

@@ -62,6 +62,7 @@ class EndpointSpec:
         engine: Name of the engine if the user named it; None to recognise it from the metrics page.
         weight: Relative capacity, > 0.
         draining: Gets nothing new, finishes what it has.
+        draining_reason: Why, in one sentence; None when the source only says that it drains.
         not_ready_reason: Why it must not be picked for other reasons than draining; None when it is ready.
     """
 
@@ -73,6 +74,7 @@ class EndpointSpec:
     labels: Mapping[str, str] = field(default_factory=dict)
     weight: float = 1.0
     draining: bool = False
+    draining_reason: str | None = None
     not_ready_reason: str | None = None
 
 

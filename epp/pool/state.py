@@ -1,6 +1,6 @@
 """Our picture of the pool: the one mutable store. Discovery and scrape write it, picks read it."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from epp.clock import Clock
 from epp.pool.endpoint import Endpoint, EndpointAddress, EndpointSpec, EndpointState
@@ -19,6 +19,7 @@ class PoolState:
         source: `file`, `dns`, `static` or `kubernetes`.
         listed: Whether discovery has told the whole membership at least once.
         picks_total: Picks made so far.
+        details: What the source says of the pool besides, for people.
     """
 
     def __init__(self, clock: Clock, *, name: str, source: str) -> None:
@@ -26,6 +27,7 @@ class PoolState:
         self.source = source
         self.listed = False
         self.picks_total = 0
+        self.details: Mapping[str, str | None] = {}
         self._clock = clock
         self._endpoints: dict[tuple[EndpointAddress, str], Endpoint] = {}
         self._leaving: dict[tuple[EndpointAddress, str], Endpoint] = {}
@@ -99,7 +101,7 @@ class PoolState:
             self._apply(endpoint, spec)
             for listener in self._on_join:
                 listener(endpoint)
-        elif endpoint.spec != spec or endpoint.state is EndpointState.UNREADY:
+        elif (endpoint.spec is not spec and endpoint.spec != spec) or endpoint.state is EndpointState.UNREADY:
             was_ready = endpoint.state is EndpointState.READY
             before = endpoint.spec
             self._apply(endpoint, spec)
@@ -113,7 +115,7 @@ class PoolState:
     def _apply(endpoint: Endpoint, spec: EndpointSpec) -> None:
         endpoint.take_spec(spec)
         if spec.draining:
-            endpoint.state, endpoint.reason = EndpointState.DRAINING, DRAINING_REASON
+            endpoint.state, endpoint.reason = EndpointState.DRAINING, spec.draining_reason or DRAINING_REASON
         elif spec.not_ready_reason is not None:
             endpoint.state, endpoint.reason = EndpointState.UNREADY, spec.not_ready_reason
         else:

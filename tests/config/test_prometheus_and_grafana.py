@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from epp.admin.pool_collector import PoolCollector
 from epp.lifecycle import Lifecycle
+from epp.telemetry.kubernetes_metrics import KubernetesMetrics
 from epp.telemetry.metrics import Metrics
 from epp.telemetry.outcome import RequestOutcome
 from epp.telemetry.picker_metrics import Build
@@ -44,6 +45,10 @@ def exported() -> dict[str, set[str]]:
     good.prompt_tokens = good.completion_tokens = good.cached_tokens = 5
     metrics.request_ended(good)
     metrics.request_ended(RequestOutcome(started_at_s=1.0, ended_at_s=2.0, status=503, error_code="no_endpoints"))
+    kubernetes = KubernetesMetrics()
+    kubernetes.read_ages_from(lambda: {"pods": 1.0})
+    kubernetes.unusable_pods = {"no_target_port": 1}
+    registry.register(kubernetes)
     found: dict[str, set[str]] = {}
     for family in registry.collect():
         for sample in family.samples:
