@@ -68,6 +68,11 @@ class Demo:
     def children(self) -> Mapping[int, str]:
         return children_of(self.process.pid)
 
+    async def children_at_begin(self) -> list[int]:
+        """The processes of it when requests begin; soon after that, some are drained and killed."""
+        await self.until(BEGIN)
+        return list(self.children)
+
     async def until(self, pattern: str, timeout_s: float = 90.0) -> str:
         """Read on until a line matches."""
         assert self.process.stdout is not None
@@ -89,8 +94,9 @@ class Demo:
 @pytest.mark.flow
 async def test_two_demos_at_once_lose_nothing_to_the_drain_and_leave_nothing_behind(tmp_path: Path) -> None:
     async with demo(tmp_path / "a", "--seconds", "12") as one, demo(tmp_path / "b", "--seconds", "12", "--keep") as other:
-        await asyncio.gather(one.until(BEGIN), other.until(BEGIN))
-        children = [*one.children, *other.children]
+        children = [
+            child for begun in await asyncio.gather(one.children_at_begin(), other.children_at_begin()) for child in begun
+        ]
         assert len(children) == 2 * PROCESSES
         await asyncio.gather(one.until(VERDICT), other.until(VERDICT))
 
@@ -116,8 +122,7 @@ async def test_two_demos_at_once_lose_nothing_to_the_drain_and_leave_nothing_beh
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_a_signal_ends_the_demo_and_every_process_of_it(number: signal.Signals, tmp_path: Path) -> None:
     async with demo(tmp_path) as running:
-        await running.until(BEGIN)
-        children = list(running.children)
+        children = await running.children_at_begin()
         assert len(children) == PROCESSES
 
         running.process.send_signal(number)
@@ -132,8 +137,7 @@ async def test_a_signal_ends_the_demo_and_every_process_of_it(number: signal.Sig
 @pytest.mark.skipif(sys.platform != "linux", reason="expected Linux: only its kernel tells children that their parent died")
 async def test_no_process_outlives_a_demo_that_was_killed(tmp_path: Path) -> None:
     async with demo(tmp_path) as running:
-        await running.until(BEGIN)
-        children = list(running.children)
+        children = await running.children_at_begin()
         assert len(children) == PROCESSES
 
         running.process.kill()
