@@ -9,6 +9,8 @@ from epp.errors import PickError
 class Part(Enum):
     """Which message of Envoy an answer belongs to; the value is the field's name in `ProcessingResponse`."""
 
+    __hash__ = object.__hash__  # members are singletons; `Enum`'s own hash is a call of Python code
+
     REQUEST_HEADERS = "request_headers"
     REQUEST_BODY = "request_body"
     REQUEST_TRAILERS = "request_trailers"

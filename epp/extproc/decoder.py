@@ -193,11 +193,12 @@ def _request_headers(request: ProcessingRequest) -> RequestHeaders:
     return event
 
 
+_MODES = {mode.value: mode for mode in BodyMode}
+
+
 def _mode(number: int) -> BodyMode:
-    try:
-        return BodyMode(number)
-    except ValueError:
-        return BodyMode.STREAMED  # a mode of a later Envoy: the headers are gone after their reply in the worst case
+    # A mode of a later Envoy: the headers are gone after their reply in the worst case.
+    return _MODES.get(number, BodyMode.STREAMED)
 
 
 def _header_map(message: HttpHeaders) -> dict[str, str]:

@@ -138,6 +138,7 @@ def _key_field(name: str) -> bytes:
 
 
 KNOWN_NAMES = (
+    ":method",
     ":path",
     ":status",
     "content-encoding",

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 import msgspec
+import pytest
 
 from epp.errors import EppError
 from tests.bench import cases, machine
@@ -18,11 +19,13 @@ from tests.bench.cases import CASE_NAMES, LOAD_CASES, LOAD_ENDPOINTS, MANY_ENDPO
 from tests.bench.load import ROOT, Generator
 from tests.bench.machine import rss_mib
 from tests.bench.parts import measure_parts
+from tests.bench.pod_changes import measure_deletions, measure_lists
 from tests.bench.profiling import profile
 from tests.bench.results import Results
 from tests.bench.scene import Stage, start_scene, start_stage
 from tests.bench.table import figure_lines
 from tests.bench.through_envoy import measure_idle, measure_load, measure_starts
+from tests.kubernetes.cluster import RealCluster
 
 
 @click.command(help=__doc__)
@@ -76,7 +79,9 @@ async def _measure(names: set[str], scale: Scale, where: machine.Cores, generato
         for part in measure_parts(scale.part_s):
             results.parts.append(part)
             await asyncio.sleep(0)  # lets an interruption in
-    if names - {cases.PARTS}:
+    if cases.KUBERNETES in names:
+        await _measure_pod_changes(results, scale, where)
+    if names - {cases.PARTS, cases.KUBERNETES}:
         async with start_stage(where, generator) as stage:
             await _measure_few(results, names, scale, stage)
             await _measure_many(results, names, scale, stage)
@@ -111,6 +116,23 @@ async def _measure_many(results: Results, names: set[str], scale: Scale, stage: 
             for number in range(1, scale.rounds + 1):
                 click.echo(f"{case.name}, round {number} of {scale.rounds} …")
                 results.loads.append(await measure_load(scene, case, scale))
+
+
+async def _measure_pod_changes(results: Results, scale: Scale, where: machine.Cores) -> None:
+    """With a real API server; left out where that cannot be had."""
+    try:
+        cluster = RealCluster()
+    except (pytest.skip.Exception, pytest.fail.Exception) as reason:
+        click.echo(f"{cases.KUBERNETES}: left out; {reason}")
+        return
+    async with cluster:
+        for pods in cases.DELETION_PODS:
+            click.echo(f"{cases.KUBERNETES}: {scale.deletions} deletions, {pods} pods …")
+            async with RealCluster(cluster.control_plane) as own:
+                results.deletions.append(await measure_deletions(own, where.epp, pods, scale.deletions))
+        click.echo(f"{cases.KUBERNETES}: {scale.lists} lists, {cases.LIST_PODS} pods …")
+        async with RealCluster(cluster.control_plane) as own:
+            results.lists.append(await measure_lists(own, where.epp, cases.LIST_PODS, scale.lists))
 
 
 def _say_where(where: machine.Cores, generator: Generator) -> None:

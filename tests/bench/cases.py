@@ -34,13 +34,17 @@ LOAD_CASES = (
     LoadCase(name="400k", body_bytes=400_000, requests=320, connections=8, goal_ratio=1.0),
     LoadCase(name="small-100", body_bytes=500, requests=4000, connections=16, endpoints=MANY_ENDPOINTS, goal_ratio=0.7),
 )
-IDLE, PARTS = "idle", "parts"
-CASE_NAMES = (*(case.name for case in LOAD_CASES), IDLE, PARTS)
+IDLE, PARTS, KUBERNETES = "idle", "parts", "kubernetes"
+CASE_NAMES = (*(case.name for case in LOAD_CASES), IDLE, KUBERNETES, PARTS)
+DELETION_PODS = (20, 1000)
+LIST_PODS = 3000
 
 GOAL_IDLE_CORES = 0.25
 GOAL_P99_MS = 10.0
 """Through Envoy at half of the highest rate, for the case `small`."""
 GOAL_START_S = 1.0
+GOAL_LIST_P99_MS = 50.0
+"""Of picks while pods are listed; from the ext_proc message to the answer, without Envoy."""
 GOAL_REST_MIB = 150.0
 FLAT_RATIO = 1.05
 """Memory counts as flat when the last round ended with at most this much of what the first one ended with."""
@@ -57,16 +61,20 @@ class Scale:
         part: Of the requests of each case.
         idle_s: How long an idle EPP is watched.
         part_s: Time for each microbenchmark.
+        deletions: Of pods, for each size of pool.
+        lists: Of many pods.
     """
 
     rounds: int
     part: float
     idle_s: float
     part_s: float
+    deletions: int
+    lists: int
 
 
-FULL = Scale(rounds=2, part=1.0, idle_s=15.0, part_s=1.0)
-QUICK = Scale(rounds=1, part=0.25, idle_s=5.0, part_s=0.2)
+FULL = Scale(rounds=2, part=1.0, idle_s=15.0, part_s=1.0, deletions=100, lists=20)
+QUICK = Scale(rounds=1, part=0.25, idle_s=5.0, part_s=0.2, deletions=20, lists=5)
 
 
 def chat_body(size_bytes: int) -> bytes:

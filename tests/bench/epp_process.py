@@ -51,22 +51,31 @@ class RunningEpp:
 
 @asynccontextmanager
 async def start_epp(endpoints: Sequence[tuple[str, int]], core: int, wrapper: Sequence[str] = ()) -> AsyncIterator[RunningEpp]:
-    """`epp serve` with these endpoints, with default settings but for ports and logging; ended with SIGTERM.
-
-    Args:
-        wrapper: Arguments of Python between its name and `-m epp`, such as `-m cProfile -o FILE`.
-    """
+    """`epp serve` with these endpoints; see `start_serve`."""
     with tempfile.TemporaryDirectory(prefix="epp-bench-") as folder:
         file = Path(folder) / "endpoints.json"
         entries = [{"name": f"e{i}", "address": host, "port": port} for i, (host, port) in enumerate(endpoints, 1)]
         file.write_bytes(msgspec.json.encode({"endpoints": entries}))
+        async with start_serve(["--endpoints-file", str(file)], core, wrapper) as running:
+            yield running
+
+
+@asynccontextmanager
+async def start_serve(source: Sequence[str], core: int, wrapper: Sequence[str] = ()) -> AsyncIterator[RunningEpp]:
+    """`epp serve` with default settings but for ports and logging; ended with SIGTERM.
+
+    Args:
+        source: Flags that say where the endpoints come from.
+        wrapper: Arguments of Python between its name and `-m epp`, such as `-m cProfile -o FILE`.
+    """
+    with tempfile.TemporaryDirectory(prefix="epp-bench-") as folder:
         ports = [word for flag in ("--grpc-port", "--grpc-health-port", "--metrics-port") for word in (flag, "0")]
         options = ["--host", "127.0.0.1", "--secure-serving=false", "--log-level", "error", *ports]
         log = Path(folder) / "log"
         began_s = time.perf_counter()
         with log.open("wb") as output, on_core(core):
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, *wrapper, "-m", "epp", "serve", "--endpoints-file", str(file), *options),
+                *(sys.executable, *wrapper, "-m", "epp", "serve", *source, *options),
                 cwd=ROOT,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,

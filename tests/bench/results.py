@@ -9,7 +9,9 @@ import msgspec
 
 from tests.bench import cases
 from tests.bench.cases import LOAD_CASES, LoadCase
+from tests.bench.load import percentile
 from tests.bench.parts import WHOLE_REQUEST, WHOLE_SCRAPE
+from tests.bench.pod_changes import DeletionRun, ListRun
 from tests.bench.through_envoy import IdleRun, LoadRun
 from tests.bench.timing import PartCost
 
@@ -50,6 +52,8 @@ class Results:
     parts: list[PartCost] = field(default_factory=list)
     rest_mib: float | None = None
     round_end_mib: list[float] = field(default_factory=list)
+    deletions: list[DeletionRun] = field(default_factory=list)
+    lists: list[ListRun] = field(default_factory=list)
 
     @property
     def failed(self) -> dict[str, int]:
@@ -75,6 +79,10 @@ class Results:
         yield from self._memory()
         if self.starts_s:
             yield _start(self.starts_s)
+        for deletion in self.deletions:
+            yield from _deletions(deletion)
+        for one in self.lists:
+            yield from _lists(one)
         for part in self.parts:
             yield _part(part)
         yield from self._rest_of_cost()
@@ -128,6 +136,8 @@ class Results:
             "parts": self.parts,
             "rest_mib": self.rest_mib,
             "round_end_mib": self.round_end_mib,
+            "deletions": self.deletions,
+            "lists": self.lists,
         }
         return {"figures": msgspec.to_builtins(list(self.figures())), "measured": msgspec.to_builtins(raw)}
 
@@ -207,6 +217,34 @@ def _rest(endpoints: int, mib: float) -> Figure:
         goal=f"< {limit:g} MiB",
         met=mib < limit,
     )
+
+
+def _deletions(run: DeletionRun) -> Iterator[Figure]:
+    for part in (50, 99):
+        ms = percentile(run.from_request_ms, part)
+        yield Figure(
+            name=f"deletion mark to last pick, {run.pods} pods, p{part}",
+            value=ms,
+            shown=f"{ms:.1f} ms",
+            detail=f"{percentile(run.from_answer_ms, part):.1f} ms from the API server's answer; "
+            f"picks without a hint {percentile(run.plain_ms, part):.1f} ms; "
+            f"{len(run.from_request_ms)} deletions, {run.picks_per_s:.0f} picks/s",
+        )
+
+
+def _lists(run: ListRun) -> Iterator[Figure]:
+    for part in (50, 99):
+        ms = percentile(run.during_ms, part)
+        has_goal = part == 99
+        yield Figure(
+            name=f"pick while {run.pods} pods are listed, p{part}",
+            value=ms,
+            shown=f"{ms:.1f} ms",
+            goal=f"< {cases.GOAL_LIST_P99_MS:g} ms" if has_goal else "",
+            met=ms < cases.GOAL_LIST_P99_MS if has_goal else None,
+            detail=f"{percentile(run.outside_ms, part):.1f} ms otherwise; {run.lists} lists of {statistics.median(run.list_ms):.0f} ms, "
+            f"{len(run.during_ms)} picks in them; longest {run.during_ms[-1]:.1f} ms, otherwise {run.outside_ms[-1]:.1f} ms",
+        )
 
 
 def _part(part: PartCost) -> Figure:
