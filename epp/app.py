@@ -51,6 +51,7 @@ from epp.telemetry.logging import LoggerFactory, configure_logging
 from epp.telemetry.metrics import Metrics
 from epp.telemetry.picker_metrics import Build
 
+NESTING_MAX = 20_000
 LOOK_EVERY_S = 1.0
 LOOKS_BETWEEN_SENDING_ELSEWHERE = 20
 """While it drains: about a second. A peer may come back here, as long as its list of replicas still has this one."""
@@ -70,6 +71,9 @@ def run(loaded: Loaded, document: Document | None, ignored_flags: Sequence[str] 
         loggers("serve").warning("a note on the settings", note=note)
     if ignored_flags:
         loggers("serve").warning("flags without a meaning here were ignored", flags=list(ignored_flags))
+    # Objects in Kubernetes may be nested this deep (JSON readers written in Go stop at 10,000), and one that cannot be read
+    # must not hide the others.
+    sys.setrecursionlimit(NESTING_MAX)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(app.serve())
 

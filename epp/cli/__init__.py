@@ -1,6 +1,7 @@
 """The command `epp`. Each subcommand is one file here, imported only when it is asked for."""
 
 import importlib
+import signal
 import sys
 
 import click
@@ -39,6 +40,11 @@ def group() -> None:
 
 def main() -> None:
     """Exit code 0: fine; 1: failure at run time; 2: wrong usage or configuration."""
+    if sys.argv[1:2] == ["serve"]:
+        # Until `epp serve` listens to signals itself. The first process of a container would else not even hear SIGTERM, and
+        # go on as if nothing had been said.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: sys.exit(0))
     try:
         group(prog_name="epp")
     except ConfigError as error:

@@ -44,7 +44,7 @@ def _option(setting: Setting, default: Any) -> Callable[[Callable[..., Any]], Ca
         _parameter(setting),
         metavar=setting.kind.name.upper() if setting.kind is not kinds.BOOLEAN else "[true|false]",
         envvar=setting.variable,
-        multiple=setting.repeatable,
+        multiple=setting.repeatable or setting.joined,
         help=setting.sentence + shown,
         **boolean,
     )
@@ -72,6 +72,8 @@ def _read(texts: Mapping[tuple[str, str], Any]) -> Given:
         from_flag = source is click.core.ParameterSource.COMMANDLINE
         if not from_flag and isinstance(text, str) and is_service_link(setting.kind, text):
             continue
+        if setting.joined:
+            text = ",".join(text)
         origin = str(setting.flag if from_flag else setting.variable)
         try:
             value = tuple(map(setting.kind.read, text)) if setting.repeatable else setting.kind.read(text)

@@ -11,11 +11,14 @@ T = TypeVar("T")
 
 COUNT_MAX = 2**31 - 1
 SIZE_MAX = 1 << 40
+DNS_LABEL_MAX_CHARS = 63
+DNS_NAME_MAX_CHARS = 253
 PORTS_MAX = 8
 """Target ports of one pool (InferencePool v1, `spec.targetPorts`)."""
 
 _DURATION_UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h)")
+_DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SIZE = re.compile(r"(\d+)\s*(|B|KiB|MiB|GiB|Ki|Mi|Gi|kB|KB|MB|GB|k|M|G)$")
 _SIZE_UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "Ki": 1 << 10, "MiB": 1 << 20, "Mi": 1 << 20, "GiB": 1 << 30, "Gi": 1 << 30,
                "kB": 1000, "KB": 1000, "k": 1000, "MB": 10**6, "M": 10**6, "GB": 10**9, "G": 10**9}  # fmt: skip
@@ -136,6 +139,8 @@ def _size(value: Any) -> int:
 
 
 def _ports(value: Any) -> tuple[int, ...]:
+    if value in ("", "[]"):  # the default of the reference pickers, written out
+        return ()
     parts = value.split(",") if isinstance(value, str) else [value] if isinstance(value, int) else value
     if not isinstance(parts, (list, tuple)):
         raise TypeError(value)
@@ -143,6 +148,26 @@ def _ports(value: Any) -> tuple[int, ...]:
     if not 1 <= len(ports) <= PORTS_MAX or len(set(ports)) < len(ports) or 0 in ports:
         raise ValueError(value)
     return ports
+
+
+def _text_or_nothing(value: Any) -> str | None:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value or None
+
+
+def _dns_label(value: Any) -> str | None:
+    text = _text_or_nothing(value)
+    if text is not None and (len(text) > DNS_LABEL_MAX_CHARS or not _DNS_LABEL.fullmatch(text)):
+        raise ValueError(value)
+    return text
+
+
+def _dns_name(value: Any) -> str | None:
+    text = _text_or_nothing(value)
+    if text is not None and (len(text) > DNS_NAME_MAX_CHARS or not all(map(_DNS_LABEL.fullmatch, text.split(".")))):
+        raise ValueError(value)
+    return text
 
 
 def _text(value: Any) -> str:
@@ -180,6 +205,12 @@ def _found_instead_of_text_map(value: Any) -> str:
 
 
 TEXT: Kind[str] = Kind("text", "a text", _text)
+TEXT_OR_NOTHING: Kind[str | None] = Kind("text", "a text, or nothing", _text_or_nothing)
+"""An empty text is as none at all: so the reference pickers write their defaults."""
+DNS_LABEL: Kind[str | None] = Kind("name", "lower-case letters, digits and - (at most 63), or nothing", _dns_label)
+"""Names of namespaces (RFC 1123 label)."""
+DNS_NAME: Kind[str | None] = Kind("name", "lower-case letters, digits, - and . (at most 253), or nothing", _dns_name)
+"""Names of most objects in Kubernetes (RFC 1123 subdomain)."""
 BOOLEAN: Kind[bool] = Kind("true|false", "true or false", _boolean)
 PORT: Kind[int] = Kind("port", "a port from 0 to 65535", _port)
 PORTS: Kind[tuple[int, ...]] = Kind("port,…", f"1 to {PORTS_MAX} different ports from 1 to 65535, such as 8000,8001", _ports)

@@ -22,6 +22,7 @@ class Setting:
         flag: `--name` on the command line; None when it can only stand in the file.
         key: Dotted path in the configuration file; None when it can only be a flag.
         repeatable: The flag may be given several times; the value is a tuple.
+        joined: The flag may be given several times, which is the same as its values with commas between.
     """
 
     kind: Kind[Any]
@@ -29,6 +30,7 @@ class Setting:
     flag: str | None = None
     key: str | None = None
     repeatable: bool = False
+    joined: bool = False
 
     @property
     def variable(self) -> str | None:
@@ -62,7 +64,7 @@ class ServerSettings:
         flag="--secure-serving",
     )
     cert_path: str | None = setting(
-        kinds.TEXT, None, "Folder with tls.crt and tls.key for the ext_proc port.", flag="--cert-path"
+        kinds.TEXT_OR_NOTHING, None, "Folder with tls.crt and tls.key for the ext_proc port.", flag="--cert-path"
     )
     enable_cert_reload: bool = setting(
         kinds.BOOLEAN,
@@ -109,16 +111,16 @@ class SourceSettings:
         flag="--endpoints-dns",
     )
     pool_name: str | None = setting(
-        kinds.TEXT, None, "InferencePool whose pods are the endpoints; needs Kubernetes.", flag="--pool-name"
+        kinds.DNS_NAME, None, "InferencePool whose pods are the endpoints; needs Kubernetes.", flag="--pool-name"
     )
     endpoint_selector: str | None = setting(
-        kinds.TEXT,
+        kinds.TEXT_OR_NOTHING,
         None,
         "Label selector of the pods that are the endpoints, with --endpoint-target-ports; needs Kubernetes, no CRD.",
         flag="--endpoint-selector",
     )
     endpoint_target_ports: tuple[int, ...] = setting(
-        kinds.PORTS, (), "Ports of each pod of --endpoint-selector, at most 8.", flag="--endpoint-target-ports"
+        kinds.PORTS, (), "Ports of each pod of --endpoint-selector, at most 8.", flag="--endpoint-target-ports", joined=True
     )
 
     @property
@@ -132,13 +134,13 @@ class KubernetesSettings:
     """How the API server is reached and read, when the endpoints are pods."""
 
     kubeconfig: str | None = setting(
-        kinds.TEXT,
+        kinds.TEXT_OR_NOTHING,
         None,
         "Which API server, and with which credentials; else KUBECONFIG, else the pod's service account.",
         flag="--kubeconfig",
     )
     pool_namespace: str | None = setting(
-        kinds.TEXT,
+        kinds.DNS_LABEL,
         None,
         "Namespace of the pool and its pods; default that of the pod or of the kubeconfig's context.",
         flag="--pool-namespace",

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from epp.config.wording import show
 from epp.errors import ConfigError
 from epp.scrape.engines.engine import Engine
 from epp.scrape.engines.json_page import decode
@@ -84,7 +85,7 @@ class EngineCatalog:
         """
         engine = self._by_name.get(name.strip().lower())
         if engine is None:
-            raise ConfigError(f"{where}: expected one of {', '.join(self.names)}, found {name!r}")
+            raise ConfigError(f"{where}: expected one of {', '.join(self.names)}, found {show(name)}")
         return engine
 
     def labelled(self, labels: Mapping[str, str]) -> Engine | None:

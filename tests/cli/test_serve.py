@@ -1,5 +1,7 @@
 """Flags, environment and files of `epp serve`."""
 
+import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -7,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from epp.cli import serve
+from epp.cli import main, serve
 from epp.config.loader import Loaded
 from epp.config.settings import Settings
 from epp.errors import ConfigError
@@ -106,6 +108,30 @@ def test_pods_can_be_the_endpoints_without_a_pool(monkeypatch: pytest.MonkeyPatc
     assert (got.source.endpoint_selector, got.source.endpoint_target_ports) == ("app=vllm", (8000, 8001))
 
 
+@pytest.mark.parametrize(
+    ("arguments", "env"),
+    [
+        (["--endpoint-target-ports", "8000", "--endpoint-target-ports", "8001,8002"], {}),
+        (["--endpoint-target-ports=8000,8001,8002"], {}),
+        ([], {"EPP_ENDPOINT_TARGET_PORTS": "8000,8001,8002"}),
+    ],
+)
+def test_target_ports_may_be_given_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], env: dict[str, str]
+) -> None:
+    got = settings(monkeypatch, ["--endpoint-selector", "app=vllm", *arguments], env)
+    assert got.source.endpoint_target_ports == (8000, 8001, 8002)
+
+
+def test_defaults_of_the_reference_pickers_may_be_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    empty = ["--pool-namespace", "", "--kubeconfig=", "--cert-path", "", "--endpoint-selector=", "--endpoint-target-ports", ""]
+    got = settings(monkeypatch, ["--pool-name", "p", *empty])
+    assert (got.kubernetes.pool_namespace, got.kubernetes.kubeconfig, got.server.cert_path) == (None, None, None)
+    assert (got.source.endpoint_selector, got.source.endpoint_target_ports) == (None, ())
+    got = settings(monkeypatch, ["--pool-name", "", "--endpoint-selector", "app=x", "--endpoint-target-ports", "8000"])
+    assert got.source.pool_name is None
+
+
 def test_flags_of_kubernetes_beside_another_source_are_told_to_be_without_effect(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = start(monkeypatch, [*ENDPOINT, "--pool-namespace", "ns", "--ha-enable-leader-election"]).loaded
     (note,) = loaded.notes
@@ -127,6 +153,11 @@ def test_deprecated_flags_for_the_metrics_page_still_work(monkeypatch: pytest.Mo
         (
             ["--endpoint-selector", "app=x", "--endpoint-target-ports", "8000,8000"],
             "--endpoint-target-ports: expected 1 to 8 different ports from 1 to 65535, such as 8000,8001, found '8000,8000'",
+        ),
+        (["--pool-name", "p", "--pool-namespace", "../x"], "--pool-namespace: expected lower-case letters, digits and -"),
+        (
+            ["--pool-name", "p,q"],
+            "--pool-name: expected lower-case letters, digits, - and . (at most 253), or nothing, found 'p,q'",
         ),
         (["--pool-name", "p", "--pool-group", "x"], "--pool-group: expected one of inference.networking.k8s.io, "),
         (
@@ -184,3 +215,18 @@ def test_variables_that_kubernetes_sets_for_a_service_of_our_name_are_ignored_an
 def test_a_flag_of_the_form_of_such_a_variable_is_still_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="--grpc-port: expected a port"):
         settings(monkeypatch, [*ENDPOINT, "--grpc-port", "tcp://10.0.0.1:9002"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_that_comes_before_it_serves_ends_it_with_0(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
+    """As the first process of a container it would else not even hear it."""
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+    monkeypatch.setattr(sys, "argv", ["epp", "serve", *ENDPOINT])
+    monkeypatch.setattr("epp.cli.group", lambda **_: signal.raise_signal(number))
+    try:
+        with pytest.raises(SystemExit) as caught:
+            main()
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    assert caught.value.code == 0

@@ -73,6 +73,12 @@ class ApiClient:
         """PATCH of the object; `kind` is `merge`, `json` or `strategic`."""
         return await self._request("PATCH", path, parameters, body, _PATCHES[kind])
 
+    async def merge_unread(self, path: str, body: object) -> None:
+        """Merge into an object without a look at the answer, which may be nested deeper than this process reads."""
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/merge-patch+json"}
+        async with self._session.patch(self._base_url + path, headers=headers, data=msgspec.json.encode(body)) as response:
+            await self._check(response, "PATCH", path)
+
     async def delete(self, path: str, *, grace_s: int | None = None, **parameters: str) -> Manifest:
         """DELETE of the object; `grace_s` is its grace period in seconds, None the object's own."""
         body = None if grace_s is None else {"gracePeriodSeconds": grace_s}

@@ -6,10 +6,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.flows.epp_process import wait_until
+from tests.flows.epp_process import EppProcess, wait_until
 from tests.flows.harness import Setting
 from tests.kubernetes.cluster import RealCluster
-from tests.kubernetes.scene import LABELS, POOL, create_pods, ready, start_pool, until_ready, until_state
+from tests.kubernetes.scene import (
+    LABELS,
+    POOL,
+    create_pods,
+    pool_arguments,
+    ready,
+    start_pool,
+    start_servers,
+    until_ready,
+    until_state,
+)
 
 pytestmark = pytest.mark.flow
 BODY = b'{"model": "m", "prompt": "x", "stream": true}'
@@ -202,3 +212,42 @@ async def test_a_pool_that_is_deleted_and_created_again(cluster: RealCluster) ->
         await cluster.create_pool(POOL, LABELS, [scene.upstreams[0].port])
         await until_ready(scene.epp, scene.upstreams)
         assert (await scene.fetch(body=BODY)).status == 200
+
+
+async def test_an_object_nested_as_deep_as_the_api_server_allows_hurts_nobody(cluster: RealCluster) -> None:
+    """Whoever may create a pod could else end every replica."""
+    nested = "{}"
+    for _ in range(1500):
+        nested = f'{{"f:a":{nested}}}'
+    async with start_pool(cluster, 2) as scene:
+        name = scene.upstreams[0].name
+        fields = {
+            "manager": "x",
+            "operation": "Update",
+            "apiVersion": "v1",
+            "fieldsType": "FieldsV1",
+            "fieldsV1": msgspec.Raw(nested.encode()),
+        }
+        changes = {"metadata": {"managedFields": [fields], "labels": {"deep": "yes"}}}
+        await cluster.merge_unread(cluster.pods.path(name), changes)
+
+        async def is_seen() -> bool:
+            return bool((await scene.epp.pool())[scene.upstreams[0].endpoint]["labels"].get("deep") == "yes")
+
+        await wait_until(is_seen, "the pod with its new label")
+        async with EppProcess(*pool_arguments(cluster)) as another:
+            await until_ready(another, scene.upstreams)
+        assert (await scene.fetch(body=BODY)).status == 200
+
+
+async def test_a_selector_too_long_to_ask_for_is_told_and_ends_nothing(cluster: RealCluster) -> None:
+    async with start_servers(1) as servers:
+        labels = {f"{'a' * 60}.{'b' * 60}.{'c' * 60}.example.com/k{number}": "v" * 63 for number in range(300)}
+        await cluster.create_pool(POOL, labels, [servers[0].port], version="v1alpha2")
+        arguments = pool_arguments(cluster, "--pool-group", "inference.networking.x-k8s.io")
+        async with EppProcess(*arguments, ready=False) as epp:
+            await wait_until(lambda: "pods in namespace" in str(epp.log_records("warning")), "a line on the pods")
+            await cluster.delete_pool(POOL, version="v1alpha2")
+            await cluster.create_pool(POOL, LABELS, [servers[0].port], version="v1alpha2")
+            await create_pods(cluster, servers)
+            await until_ready(epp, servers)

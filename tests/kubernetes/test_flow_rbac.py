@@ -136,7 +136,7 @@ async def test_with_the_role_all_of_it_works(cluster: RealCluster) -> None:
     await bind(cluster, "epp", await shipped_rules())
     async with running(cluster, "epp") as picker:
         await wait_until(lambda: picker.pool.listed, "the pool to be listed")
-        await wait_until(lambda: picker.discovery.leader == "one", "the Lease")
+        await wait_until(lambda: picker.pool.details.get("leader") == "one", "the Lease")
         await until_event(cluster, lambda event: event["reason"] == "UnusablePod", "an Event")
         await wait_until(lambda: len(picker.discovery.ages_s()) == 6, "all kinds to be followed")
         await wait_until(lambda: None not in picker.discovery.ages_s().values(), "all kinds to be listed")

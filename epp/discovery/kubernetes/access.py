@@ -1,27 +1,28 @@
 """Which API server, and with which credentials.
 
-Reading kubeconfig values into credentials is lightkube's part (token files that are read again after a 401, plugins, client
-certificates), the connection is httpx2's.
+Reading certificates is lightkube's part, the connection is httpx2's.
 """
 
-import ipaddress
 import os
 import socket
 import ssl
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
 import httpx2
-from lightkube.config.client_adapter import user_auth, verify_cluster
+from lightkube.config.client_adapter import verify_cluster
 from lightkube.config.kubeconfig import SERVICE_ACCOUNT, SingleConfig
 from lightkube.config.models import Cluster, Context, User
-from lightkube.core.exceptions import ConfigError as LightkubeConfigError
 
+from epp.clock import Clock, SystemClock
 from epp.config.wording import quote
+from epp.discovery.kubernetes.credentials import user_auth
+from epp.discovery.kubernetes.exec_plugin import ExecPlugin
 from epp.discovery.kubernetes.kubeconfig import Kubeconfig, read_kubeconfig
+from epp.discovery.kubernetes.urls import is_loopback, shown_url, url_fault
 from epp.errors import ConfigError
 
 CONNECT_MAX_S = 5.0
@@ -47,27 +48,43 @@ def _socket_options() -> list[tuple[int, int, int]]:
     return options
 
 
+class Trust:
+    """Remembers what was made of certificates until one of their files changes: reading the system's takes 50 ms."""
+
+    def __init__(self) -> None:
+        self._made: tuple[tuple[FileStamp, ...], ssl.SSLContext] | None = None
+
+    def context(self, stamps: tuple[FileStamp, ...], make: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
+        """What `make` gave, while `stamps` are those of that time; without any file it is made each time."""
+        if self._made is not None and self._made[0] == stamps and any(stamps):
+            return self._made[1]
+        made = make()
+        self._made = stamps, made
+        return made
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
     """One API server and the way in.
 
     Attributes:
-        kubeconfig: For lightkube.
+        kubeconfig: What the files, or the pod's service account, say.
         origin: Where this was found, for people: `kubeconfig file /…` or `service account of this pod`.
         version: Of this program, for the user agent.
-        plugin_auth: When a plugin gives the credentials: what asks it, kept because it remembers the answer.
+        plugin: When a plugin gives the credentials: what asks it, kept because it remembers the answer.
+        trust: Likewise, for certificates.
     """
 
     kubeconfig: Kubeconfig
     origin: str
     version: str = "0"
-    plugin_auth: httpx2.Auth | None = None
+    plugin: ExecPlugin | None = None
+    trust: Trust = field(default_factory=Trust)
 
     @property
     def server(self) -> str:
         """The URL of the API server, for people: without credentials."""
-        url = urlsplit(self._config.cluster.server)
-        return url._replace(netloc=url.netloc.rpartition("@")[2]).geturl()
+        return shown_url(self._config.cluster.server)
 
     @property
     def namespace(self) -> str:
@@ -86,17 +103,18 @@ class Access:
         Raises:
             OSError: A file is missing, or is no certificate or key (`ssl.SSLError`).
             ValueError: What should be base64 is not.
+            CredentialsError: A token cannot stand in a header.
         """
-        secure = self._config.cluster.server.startswith("https:")
-        verify = self._trust() if secure else False
-        proxied = self.kubeconfig.proxy_url is not None or self._environment_has_a_proxy()
+        secure = urlsplit(self._config.cluster.server).scheme == "https"
+        verify = self.trust.context(self._trust_stamps(), self._read_trust) if secure else False
+        proxied = self.kubeconfig.proxy_url is not None or bool(self._environment_proxies())
         # A client with its own transport would not look at the variables for proxies.
         transport = (
             None if proxied else httpx2.AsyncHTTPTransport(verify=verify, limits=_LIMITS, socket_options=_socket_options())
         )
         return httpx2.AsyncClient(
             base_url=self._config.cluster.server,
-            auth=self.plugin_auth or user_auth(self._user),
+            auth=self.plugin or user_auth(self._user),
             headers={
                 "user-agent": f"inference-epp/{self.version}",
                 "accept": "application/json",
@@ -116,6 +134,14 @@ class Access:
         user, cluster = self._user, self._config.cluster
         return tuple(_stamp(name) for name in (cluster.certificate_auth, user.token_file, user.client_cert, user.client_key))
 
+    def proxy_faults(self) -> list[str]:
+        """What is wrong with the proxies that the environment names for this server."""
+        if self.kubeconfig.proxy_url is not None:
+            return []
+        found = self._environment_proxies()
+        faults = {name: url_fault(value, "http://proxy.example:3128") for name, value in found.items()}
+        return [f"{name}: {fault}" for name, fault in faults.items() if fault is not None]
+
     @property
     def _config(self) -> SingleConfig:
         return self.kubeconfig.config
@@ -124,14 +150,27 @@ class Access:
     def _user(self) -> User:
         return self._config.user or User()
 
-    def _trust(self) -> ssl.SSLContext:
+    def _read_trust(self) -> ssl.SSLContext:
         return verify_cluster(self._config.cluster, self._user, self._config.abs_file)
 
-    def _environment_has_a_proxy(self) -> bool:
-        """Loopback is never behind a proxy, as for the clients written in Go."""
-        if _is_loopback(urlsplit(self._config.cluster.server).hostname or ""):
-            return False
-        return any(os.environ.get(name) or os.environ.get(name.lower()) for name in _PROXY_VARIABLES)
+    def _trust_stamps(self) -> tuple[FileStamp, ...]:
+        user, cluster = self._user, self._config.cluster
+        own = tuple(_stamp(name) for name in (cluster.certificate_auth, user.client_cert, user.client_key))
+        if cluster.certificate_auth or cluster.certificate_auth_data:
+            return own
+        paths = ssl.get_default_verify_paths()
+        named = (os.environ.get(paths.openssl_cafile_env), os.environ.get(paths.openssl_capath_env))
+        return own + tuple(_stamp(name) for name in (*named, paths.openssl_cafile, paths.openssl_capath))
+
+    def _environment_proxies(self) -> dict[str, str]:
+        """Proxies by the name of their variable. Loopback is never behind one, as for the clients written in Go."""
+        if is_loopback(urlsplit(self._config.cluster.server).hostname or ""):
+            return {}
+        if "*" in (os.environ.get("NO_PROXY"), os.environ.get("no_proxy")):
+            return {}
+        names = (*_PROXY_VARIABLES, *(name.lower() for name in _PROXY_VARIABLES))
+        found = {name: os.environ.get(name, "") for name in names}
+        return {name: value if "://" in value else f"http://{value}" for name, value in found.items() if value}
 
 
 def find_access(
@@ -141,6 +180,7 @@ def find_access(
     version: str = "0",
     service_account: Path = Path(SERVICE_ACCOUNT),
     home: Path | None = None,
+    clock: Clock | None = None,
 ) -> Access:
     """The API server that `--kubeconfig`, the variable KUBECONFIG, the pod's service account or `~/.kube/config` names; in
     this order.
@@ -150,6 +190,7 @@ def find_access(
         version: Of this program.
         service_account: Folder that Kubernetes mounts into a pod.
         home: Home folder; by default that of the variable HOME.
+        clock: Tells when a token has expired; by default the system's.
 
     Raises:
         ConfigError: Nothing is there, or something in it is missing or wrong.
@@ -168,24 +209,27 @@ def find_access(
             "Kubernetes: expected --kubeconfig, the environment variable KUBECONFIG, or a pod with a service account; "
             f"found none of them, and no file {home_file}"
         )
-    access, problem = _try_out(found, origin, version)
+    user = found.config.user
+    plugin = None
+    if user is not None and user.exec is not None and user.token_file is None and user.token is None:
+        plugin = ExecPlugin(user.exec, clock or SystemClock())
+    access = Access(kubeconfig=found, origin=origin, version=version, plugin=plugin)
+    if faults := access.proxy_faults():
+        raise ConfigError(*faults)
+    problem = _try_out(access)
     if problem is not None:
         # Not within the handler of the cause: that would keep lightkube's temporary files with keys for as long as this error.
         raise ConfigError(f"{origin}: expected usable certificates and credentials, found: {problem}")
     return access
 
 
-def _try_out(found: Kubeconfig, origin: str, version: str) -> tuple[Access, str | None]:
-    """The access, and what the first request would find wrong with it."""
-    access = Access(kubeconfig=found, origin=origin, version=version)
-    user = found.config.user
+def _try_out(access: Access) -> str | None:
+    """What the first request would find wrong."""
     try:
-        if user is not None and user.exec is not None:
-            access = replace(access, plugin_auth=user_auth(user))
         access.client()  # has no connection yet
-    except (OSError, ValueError, LightkubeConfigError, httpx2.InvalidURL) as error:
-        return access, _told(error)
-    return access, None
+    except (OSError, ValueError, httpx2.InvalidURL) as error:
+        return _told(error)
+    return None
 
 
 def _from_variable(paths: str) -> tuple[Kubeconfig, str]:
@@ -222,17 +266,14 @@ def _from_service_account(environ: Mapping[str, str], folder: Path) -> Kubeconfi
         cluster=Cluster(server=server, certificate_auth=str(folder / "ca.crt")),
         user=User(token_file=str(folder / "token")),
     )
+    _check_server(server, f"{SERVICE_HOST} and {SERVICE_PORT}")
     return Kubeconfig(config=config)
 
 
 def _check_server(server: str, where: str) -> None:
-    try:
-        url = urlsplit(server)
-        well = url.scheme in ("http", "https") and bool(url.hostname) and (url.port is None or url.port > 0)
-    except ValueError:
-        well = False
-    if not well:
-        raise ConfigError(f"{where}: expected a URL such as https://10.0.0.1:6443, found {quote(server.rpartition('@')[2])}")
+    fault = url_fault(server, "https://10.0.0.1:6443")
+    if fault is not None:
+        raise ConfigError(f"{where}: {fault}")
 
 
 def _told(error: Exception) -> str:
@@ -250,12 +291,3 @@ def _stamp(name: str | None) -> FileStamp:
     except OSError:
         return None
     return status.st_mtime_ns, status.st_ino, status.st_size
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -121,7 +121,7 @@ def error_of(status: int | None, body: bytes, *, retry_after: str | None = None)
     """
     try:
         said = _STATUS.decode(body)
-    except ValueError:  # also bytes that are no UTF-8
+    except (ValueError, RecursionError):  # also bytes that are no UTF-8, and JSON that is nested too deep
         said = Status(message=body[:_MESSAGE_MAX_CHARS].decode(errors="replace"))
     code = status or said.code
     message = " ".join(said.message.split())[:_MESSAGE_MAX_CHARS] or "no message"

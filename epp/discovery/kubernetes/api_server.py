@@ -1,13 +1,13 @@
 """Requests to the API server."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import httpx2
 import msgspec
-from lightkube.core.exceptions import ConfigError as LightkubeConfigError
 
 from epp.config.wording import shorten
 from epp.discovery.kubernetes.access import CONNECT_MAX_S, Access, FileStamp
@@ -43,6 +43,10 @@ __all__ = [
 
 REQUEST_MAX_S = 30.0
 """A plain request takes no longer, answer included."""
+ANSWER_MAX_BYTES = 64 << 20
+"""A page of a list has some hundred objects, of 1.5 MiB each at most and of some KB in fact."""
+ERROR_MAX_BYTES = 64 << 10
+"""More of an error is not read."""
 MERGE_PATCH = "application/merge-patch+json"
 
 Params = Mapping[str, str | int]
@@ -69,8 +73,12 @@ class ApiServer:
     goes on until its end, or until the caller leaves it.
     """
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, *, answer_max_bytes: int = ANSWER_MAX_BYTES) -> None:
+        """Args:
+        answer_max_bytes: A longer answer, other than to a watch, is an `UnexpectedAnswerError`.
+        """
         self._access = access
+        self._answer_max_bytes = answer_max_bytes
         self._client: _Client | None = None
 
     @property
@@ -106,12 +114,13 @@ class ApiServer:
             ApiError: The watch did not begin, or broke off. A proper end is the end of the iterator.
         """
         async with self._borrowed() as client:
-            request = self._build(client, "GET", path, {**params, "watch": 1}, timeout=_WATCH_TIMEOUT)
             with _told_as_api_errors():
+                request = self._build(client, "GET", path, {**params, "watch": 1}, timeout=_WATCH_TIMEOUT)
                 response = await client.http.send(request, stream=True)
             try:
                 with _told_as_api_errors():
-                    await _check(response)
+                    async with asyncio.timeout(REQUEST_MAX_S):
+                        await _check(response)
                     async for chunk in response.aiter_raw():
                         yield chunk
             finally:
@@ -136,9 +145,12 @@ class ApiServer:
             with _told_as_api_errors():
                 async with asyncio.timeout(REQUEST_MAX_S):
                     request = self._build(client, method, path, params or {}, body=body, content_type=content_type)
-                    response = await client.http.send(request)
-                    await _check(response)
-                    return response.content
+                    response = await client.http.send(request, stream=True)
+                    try:
+                        await _check(response)
+                        return await _body(response, self._answer_max_bytes)
+                    finally:
+                        await response.aclose()
 
     def _build(
         self,
@@ -183,7 +195,9 @@ class ApiServer:
         stamps = self._access.stamps()
         if self._client is None or self._client.stamps != stamps:
             with _told_as_api_errors():
-                self._client = _Client(self._access.client(), stamps)
+                http = self._access.client()
+                http.event_hooks = {"response": [_bound]}
+                self._client = _Client(http, stamps)
         return self._client
 
     async def _close_unused(self, client: _Client) -> None:
@@ -191,10 +205,54 @@ class ApiServer:
             await client.http.aclose()
 
 
+class _Cut(httpx2.AsyncByteStream):
+    """The begin of a body."""
+
+    def __init__(self, whole: httpx2.AsyncByteStream, max_bytes: int) -> None:
+        self._whole = whole
+        self._max_bytes = max_bytes
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        left = self._max_bytes
+        if left <= 0:
+            return
+        async for piece in self._whole:
+            yield piece[:left]
+            left -= len(piece)
+            if left <= 0:
+                return
+
+    async def aclose(self) -> None:
+        await self._whole.aclose()
+
+
+async def _bound(response: httpx2.Response) -> None:
+    """See to it that nobody reads more of an error than its begin, nor what is bigger than it looks (no compression was asked
+    for); also where httpx2 itself reads it, between two tries with other credentials.
+    """
+    compressed = response.headers.get("content-encoding", "identity") != "identity"
+    if response.status_code >= 300:
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        response.stream = _Cut(response.stream, 0 if compressed else ERROR_MAX_BYTES)
+    elif compressed:
+        raise UnexpectedAnswerError(response.status_code, "", "a compressed answer, which was not asked for")
+
+
 async def _check(response: httpx2.Response) -> None:
     if response.status_code >= 300:
-        body = await response.aread()
+        body = b"".join([piece async for piece in response.aiter_raw()])
         raise error_of(response.status_code, body, retry_after=response.headers.get("retry-after"))
+
+
+async def _body(response: httpx2.Response, max_bytes: int) -> bytes:
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in response.aiter_raw():
+        size += len(piece)
+        if size > max_bytes:
+            raise UnexpectedAnswerError(response.status_code, "", f"an answer longer than {max_bytes} bytes")
+        pieces.append(piece)
+    return b"".join(pieces)
 
 
 @contextmanager
@@ -206,12 +264,14 @@ def _told_as_api_errors() -> Iterator[None]:
         raise UnreachableError(None, "", f"no answer within {REQUEST_MAX_S:g} s") from None
     except httpx2.DecodingError as error:
         raise UnexpectedAnswerError(None, "", shorten(str(error))) from None
+    except httpx2.LocalProtocolError:  # its text shows the header
+        raise CredentialsError(None, "", "credentials that cannot stand in a header") from None
     except (httpx2.TransportError, httpx2.TooManyRedirects) as error:
         raise unreachable(error) from None
-    except LightkubeConfigError as error:
-        raise CredentialsError(None, "", shorten(str(error))) from None
-    except (KeyError, TypeError) as error:  # what lightkube raises over the answer of a plugin
-        raise CredentialsError(None, "", f"the credential plugin gave no token ({error})") from None
+    except httpx2.InvalidURL as error:
+        raise ApiError(None, "", f"a request that cannot be sent: {shorten(str(error))}") from None
+    except ssl.SSLError as error:  # while it is read; one of the handshake comes as a TransportError
+        raise unreachable(error) from None
     except (OSError, ValueError) as error:
         what = f"{error.strerror or error} ({error.filename})" if isinstance(error, OSError) and error.filename else str(error)
         raise CredentialsError(None, "", shorten(what)) from None

@@ -22,6 +22,7 @@ from epp.clock import Clock
 from epp.config.settings import KubernetesSettings, SourceSettings
 from epp.discovery.kubernetes.api_server import ApiServer
 from epp.discovery.kubernetes.inference_pool import PoolDefinition
+from epp.discovery.kubernetes.label_selector import LabelSelector
 from epp.discovery.kubernetes.leader import LeaderElection
 from epp.discovery.kubernetes.membership import Membership
 from epp.discovery.kubernetes.model_rewrites import read_rewrite_rules
@@ -53,7 +54,7 @@ POOL_VERSIONS: Mapping[str, str] = {POOL_GROUP: "v1", OLDER_GROUP: "v1alpha2"}
 SELECTOR_WAIT_S = 2.0
 """How long the pods of an old selector stay while those of the new one are being listed."""
 LOOK_EVERY_S = 1.0
-"""Between two looks at whether the pool has a ready endpoint."""
+"""Between two looks at whether the pool has a ready endpoint, and at who leads."""
 EMPTY_FOR_S = 5.0
 """So long without a ready endpoint is worth an Event."""
 CLOSE_S = 2.0
@@ -145,7 +146,7 @@ class KubernetesDiscovery:
         self._log = log
         self._regarding: Regarding | None = None
         self._draining = asyncio.Event()
-        self._other_pods = asyncio.Event()
+        self._news = asyncio.Event()
         self._ages: dict[str, Reflector[Any]] = {}
         self._faults_of_rules: tuple[str, ...] = ()
         self._priorities: dict[str, Mapping[str, InferenceObjective]] = {}
@@ -154,7 +155,7 @@ class KubernetesDiscovery:
             pool,
             Membership(family=source.family, known_engine=known_engine),
             definition=source.definition,
-            on_selector=self._other_pods.set,
+            on_selector=self._news.set,
             operator=self,
             log=log,
         )
@@ -287,43 +288,49 @@ class KubernetesDiscovery:
         return reflector
 
     async def _follow_pods(self) -> NoReturn:
-        """One reflector at a time: that of the selector in force."""
+        """One reflector: that of the selector in force.
+
+        Where the selector changes, the old pods are followed until the new ones are listed, for they get requests until then.
+        """
+        async with asyncio.TaskGroup() as group:
+            followed: asyncio.Task[None] | None = None
+            while True:
+                self._news.clear()
+                selector = self._picture.wanted_selector
+                if selector is None:
+                    await self._news.wait()
+                    continue
+                fresh = group.create_task(self._reflector_of_pods(selector).run())
+                while not self._picture.has_pods_of(selector) and self._picture.wanted_selector == selector:
+                    await self._wait_for_news()
+                outdated = followed if self._picture.has_pods_of(selector) else fresh
+                followed = fresh if outdated is not fresh else followed
+                if outdated is not None:
+                    outdated.cancel()
+
+    def _reflector_of_pods(self, selector: LabelSelector) -> Reflector[Any]:
+        def take(pods: Mapping[str, Pod]) -> None:
+            self._picture.take_pods(pods, selector)
+            self._news.set()
+
         path = f"/api/v1/namespaces/{self._source.namespace}/pods"
-        while True:
-            definition = self._picture.definition
-            self._other_pods.clear()
-            if definition is None:
-                await self._other_pods.wait()
-                continue
-            listed = asyncio.Event()
+        return self._reflector("pods", path, Pod, take, label_selector=selector.render())
 
-            def take(pods: Mapping[str, Pod], listed: asyncio.Event = listed) -> None:
-                listed.set()
-                self._picture.take_pods(pods)
-
-            reflector = self._reflector("pods", path, Pod, take, label_selector=definition.selector.render())
-            async with asyncio.TaskGroup() as group:
-                following = group.create_task(reflector.run())
-                waiting = group.create_task(self._wait_for_list(listed))
-                await self._other_pods.wait()
-                following.cancel()
-                waiting.cancel()
-
-    async def _wait_for_list(self, listed: asyncio.Event) -> None:
+    async def _wait_for_news(self) -> None:
+        """Of pods, or of another selector; while none comes, the pods of the old selector must go in the end."""
+        self._news.clear()
         try:
             async with asyncio.timeout(SELECTOR_WAIT_S):
-                await listed.wait()
+                await self._news.wait()
         except TimeoutError:
             self._picture.stop_waiting()
 
     async def _lead(self, leader: LeaderElection) -> NoReturn:
         """Take part in the election until this process drains."""
-        election = asyncio.ensure_future(leader.run())
-        try:
+        async with asyncio.TaskGroup() as group:
+            election = group.create_task(leader.run())
             await self._draining.wait()
-        finally:
             election.cancel()
-            await asyncio.gather(election, return_exceptions=True)
         await leader.resign()
         while True:
             await asyncio.Event().wait()
@@ -334,6 +341,8 @@ class KubernetesDiscovery:
         told = False
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
+            self._events.look()
+            self._tell_leader()
             now_s = self._clock.monotonic_s()
             if self._pool.ready or not self._pool.listed:
                 empty_since_s = None
@@ -359,13 +368,13 @@ class KubernetesDiscovery:
         self._picture.take_pool(pool, name)
 
     def _take_objectives(self, group: str, found: Mapping[str, InferenceObjective]) -> None:
-        self._priorities[group] = found
+        self._priorities[group] = dict(found)
         newer, older = (self._priorities.get(each, {}).values() for each in (NEWER_GROUP, OLDER_GROUP))
         name, pool_group = self._source.pool_name or "", self._source.pool_group
         self._objectives.replace(read_priorities(newer, older, pool_name=name, pool_group=pool_group))
 
     def _take_rewrites(self, group: str, found: Mapping[str, InferenceModelRewrite]) -> None:
-        self._rules[group] = found
+        self._rules[group] = dict(found)
         objects = [each for of_group in self._rules.values() for each in of_group.values()]
         read = read_rewrite_rules(objects, pool_name=self._source.pool_name or "", pool_group=self._source.pool_group)
         self._rewrites.replace(read.rules)
@@ -384,6 +393,10 @@ class KubernetesDiscovery:
     def warn(self, reason: str, note: str) -> None:
         """See `epp.discovery.kubernetes.picture.Operator`."""
         self._events.tell(self._regarding, EventType.WARNING, reason, note)
+
+    def _tell_leader(self) -> None:
+        if self._pool.details.get("leader") != self.leader:
+            self._pool.details = {**self._pool.details, "leader": self.leader}
 
     def _speaks(self) -> bool:
         return self._leader is None or self._leader.is_leader

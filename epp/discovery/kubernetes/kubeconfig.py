@@ -1,13 +1,14 @@
 """Kubeconfig files: which cluster, with which user; every fault in one sentence.
 
-The values become lightkube's (`lightkube.config.models`), which knows how to use them; what it would pass over in silence
-is added here or refused. Several files are merged as kubectl does: the first one that names something wins.
+The values become lightkube's (`lightkube.config.models`); what it would pass over in silence is added here or refused.
+Several files are merged as kubectl does: the first one that names something wins. No sentence shows a value that may be a
+secret, nor a line of a file that cannot be read.
 """
 
 import base64
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,13 +17,18 @@ import yaml
 from lightkube.config.kubeconfig import SingleConfig
 from lightkube.config.models import Cluster, Context, NameValue, User, UserExec
 
-from epp.config.wording import quote, show, type_of
+from epp.config.wording import quote, type_of
+from epp.discovery.kubernetes.credentials import UNFIT, clean_token
+from epp.discovery.kubernetes.urls import is_host, url_fault
 from epp.errors import ConfigError
+
+FILE_MAX_BYTES = 4 << 20
+"""A file that is longer is no kubeconfig."""
 
 EXEC_API_GROUP = "client.authentication.k8s.io/"
 EXEC_API_VERSIONS = ("v1", "v1beta1", "v1alpha1")
-_EXEC_API_OF_LIGHTKUBE = EXEC_API_GROUP + "v1beta1"
-"""The answer of a plugin looks the same in every version, and lightkube does not know `v1` by name."""
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""libyaml's stops at deep nesting, the other one would take minutes for it."""
 
 _REFUSED_OF_USERS = ("auth-provider", "as", "as-uid", "as-groups", "as-user-extra")
 _FILES_OF_USERS = ("client-certificate", "client-key", "tokenFile")
@@ -35,13 +41,13 @@ class Kubeconfig:
     """One context of the files, resolved.
 
     Attributes:
-        config: For lightkube; paths in it are absolute, and there is always a user, be it an empty one.
+        config: In lightkube's form; paths in it are absolute, and there is always a user, be it an empty one.
         proxy_url: The cluster's `proxy-url`.
         tls_server_name: The cluster's `tls-server-name`: the name in the certificate, when it is not that in the URL.
     """
 
-    config: SingleConfig
-    proxy_url: str | None = None
+    config: SingleConfig = field(repr=False)
+    proxy_url: str | None = field(default=None, repr=False)
     tls_server_name: str | None = None
 
 
@@ -70,6 +76,8 @@ class _Merged:
         found = _read(path)
         current = found.get("current-context")
         if self.current is None and current not in (None, ""):
+            if not isinstance(current, (str, int)):
+                raise ConfigError(f"{path}: current-context: expected a name, found {type_of(current)}")
             self.current = str(current)
         for key, name, into in (
             ("contexts", "context", self.contexts),
@@ -106,21 +114,27 @@ def read_kubeconfig(paths: Iterable[Path]) -> Kubeconfig:
     )
     return Kubeconfig(
         config=config,
-        proxy_url=_text(cluster, "proxy-url"),
-        tls_server_name=_text(cluster, "tls-server-name"),
+        proxy_url=_proxy_url(cluster),
+        tls_server_name=_tls_server_name(cluster),
     )
 
 
 def _read(path: Path) -> Mapping[str, Any]:
     try:
-        found = yaml.safe_load(path.read_bytes())
+        with path.open("rb") as file:
+            text = file.read(FILE_MAX_BYTES + 1)
+        if len(text) > FILE_MAX_BYTES:
+            raise ConfigError(f"{path}: expected a kubeconfig file, found more than {FILE_MAX_BYTES} bytes")
+        found = yaml.load(text, Loader=_LOADER)  # noqa: S506 - a safe one
     except OSError as error:
         raise ConfigError(f"{path}: expected a kubeconfig file, found: {error.strerror or error}") from None
     except yaml.YAMLError as error:
-        # Not the error's own text: it shows the line, and there may be a token in it.
+        # Nothing of the error's own text: it shows the line, or a word of it, and there may be a token in it.
         mark = getattr(error, "problem_mark", None)
         line = "" if mark is None else f" in line {mark.line + 1}"
-        raise ConfigError(f"{path}: expected YAML, found {getattr(error, 'problem', None) or 'something else'}{line}") from None
+        raise ConfigError(f"{path}: expected YAML, found something else{line}") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: expected a kubeconfig, found values that are nested too deep") from None
     except ValueError:
         raise ConfigError(f"{path}: expected YAML, found values that cannot be read") from None
     if not isinstance(found, Mapping):
@@ -143,9 +157,9 @@ def _entries(path: Path, found: Mapping[str, Any], key: str, name: str) -> Itera
 
 
 def _named(entries: Mapping[str, _Entry], name: object, where: str) -> _Entry:
-    entry = entries.get(str(name)) if name is not None else None
+    entry = entries.get(str(name)) if isinstance(name, (str, int)) else None
     if entry is None:
-        found = "nothing" if name is None else quote(str(name))
+        found = quote(str(name)) if isinstance(name, (str, int)) else type_of(name)
         raise ConfigError(f"{where}: expected one of {_known(entries)}, found {found}")
     return entry
 
@@ -173,6 +187,10 @@ def _user(entry: _Entry) -> User:
                 f"found {key}, which is not supported"
             )
     user = _convert(entry, _absolute(entry, _FILES_OF_USERS), User)
+    if user.token is not None:
+        user.token = clean_token(user.token)
+        if user.token is None:
+            raise ConfigError(f"{entry.where}.token: {UNFIT}")
     has_certificate = bool(user.client_cert or user.client_cert_data)
     if has_certificate != bool(user.client_key or user.client_key_data):
         missing = "client-key" if has_certificate else "client-certificate"
@@ -183,17 +201,23 @@ def _user(entry: _Entry) -> User:
 
 
 def _exec(entry: _Entry, plugin: UserExec) -> UserExec:
-    """The plugin as lightkube runs it; the plugin itself is told the version that its entry names."""
+    """The plugin as it is run; it is told the version that its entry names."""
     group, _, version = plugin.apiVersion.rpartition("/")
     if f"{group}/" != EXEC_API_GROUP or version not in EXEC_API_VERSIONS:
         known = ", ".join(EXEC_API_GROUP + each for each in EXEC_API_VERSIONS)
         raise ConfigError(f"{entry.where}.exec.apiVersion: expected one of {known}, found {quote(plugin.apiVersion)}")
     request = {"apiVersion": plugin.apiVersion, "kind": "ExecCredential", "spec": {"interactive": False}}
+    names = [each.name for each in plugin.env or ()]
+    values = [each.value for each in plugin.env or ()]
+    if any("\0" in each for each in (plugin.command, *(plugin.args or ()), *names, *values)):
+        raise ConfigError(f"{entry.where}.exec: expected texts without NUL, found one with")
+    if any(not name or "=" in name for name in names):
+        raise ConfigError(f"{entry.where}.exec.env: expected names of environment variables, found something else")
     command = plugin.command
     if "/" in command:  # without, it is looked up on the PATH
         command = str(entry.folder.absolute() / command)
     return UserExec(
-        apiVersion=_EXEC_API_OF_LIGHTKUBE,
+        apiVersion=plugin.apiVersion,
         command=command,
         args=plugin.args,
         env=[*(plugin.env or ()), NameValue(name="KUBERNETES_EXEC_INFO", value=json.dumps(request))],
@@ -229,10 +253,24 @@ def _convert(entry: _Entry, values: Mapping[str, Any], kind: type[S]) -> S:
         raise ConfigError(f"{entry.where}: {str(error)[:1].lower()}{str(error)[1:]}") from None
 
 
+def _proxy_url(entry: _Entry) -> str | None:
+    value = _text(entry, "proxy-url")
+    if value is not None and (fault := url_fault(value, "http://proxy.example:3128")) is not None:
+        raise ConfigError(f"{entry.where}.proxy-url: {fault}")
+    return value
+
+
+def _tls_server_name(entry: _Entry) -> str | None:
+    value = _text(entry, "tls-server-name")
+    if value is not None and not is_host(value):
+        raise ConfigError(f"{entry.where}.tls-server-name: expected a DNS name or an IP address, found {quote(value)}")
+    return value
+
+
 def _text(entry: _Entry, key: str) -> str | None:
     value = entry.values.get(key)
     if value in (None, ""):
         return None
     if not isinstance(value, str):
-        raise ConfigError(f"{entry.where}.{key}: expected a text, found {show(value)}")
+        raise ConfigError(f"{entry.where}.{key}: expected a text, found {type_of(value)}")
     return value

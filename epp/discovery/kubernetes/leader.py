@@ -67,6 +67,8 @@ class LeaderLog(Protocol):
 
     def warning(self, event: str, **fields: object) -> object: ...
 
+    def exception(self, event: str, **fields: object) -> object: ...
+
 
 class LeaderElection:
     """Takes part in the election until it resigns.
@@ -104,6 +106,7 @@ class LeaderElection:
         self._seen_at_s = 0.0
         self._renewed_at_s: float | None = None
         self._told_trouble: str | None = None
+        self._tried = False  # the Lease may be ours, also when the answer that says so never came
 
     @property
     def is_leader(self) -> bool:
@@ -113,8 +116,8 @@ class LeaderElection:
 
     async def run(self) -> NoReturn:
         """Take or renew the Lease, for ever."""
+        led = False
         while True:
-            was_leader = self.is_leader
             try:
                 await self._look()
                 self._told_trouble = None
@@ -122,15 +125,18 @@ class LeaderElection:
                 pass  # another replica was quicker; the next look shows who
             except ApiError as error:
                 self._trouble(str(error))
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, RecursionError) as error:
                 self._trouble(f"expected a Lease, found: {error}")
-            if was_leader != self.is_leader:
+            except Exception:  # noqa: BLE001 - a bug here must not end a picker that serves
+                self._log.exception("bug_in_election", lease=self._name)
+            if led != self.is_leader:
+                led = self.is_leader
                 self._log.info("leader", identity=self.identity, leads=self.is_leader, lease=self._name)
             await self._sleep(RETRY_S * (1.0 + 0.2 * self._random.random()))
 
     async def resign(self) -> None:
         """Give the Lease back, so that another replica need not wait for its end; call it when `run` has ended."""
-        if not self.is_leader:
+        if not self._tried:
             return
         self._renewed_at_s = None
         try:
@@ -140,7 +146,7 @@ class LeaderElection:
             lease.spec.holder_identity = ""
             lease.spec.lease_duration_seconds = 1
             await self._write(lease.spec, lease.metadata.resource_version)
-        except (ApiError, msgspec.DecodeError) as error:
+        except (ApiError, msgspec.DecodeError, RecursionError) as error:
             self._log.info("the lease was not given back, it ends by itself", lease=self._name, because=str(error))
         else:
             self.leader = None
@@ -189,6 +195,7 @@ class LeaderElection:
         self.leader = self.identity
 
     async def _write(self, spec: LeaseSpec, version: str | None) -> None:
+        self._tried = True
         metadata = {"name": self._name, "namespace": self._namespace}
         body: dict[str, Any] = {
             "apiVersion": "coordination.k8s.io/v1",

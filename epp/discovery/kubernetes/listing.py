@@ -13,6 +13,12 @@ from epp.discovery.kubernetes.watch_stream import meta_of
 
 PAGE_OBJECTS = 100
 """Of 8 KB each, a page is read and decoded in steps of 3 to 5 ms, the longest for which the event loop is held."""
+PAGES_MAX = 5_000
+"""Half a million objects; Kubernetes is made for 150,000 pods in a cluster."""
+STALE_PAGES_MAX = 3
+"""A list in which so many pages in a row repeat what was there does not get on. Empty pages may be: the objects of one may
+all have been filtered out (Kubernetes API concepts, "Retrieving large results sets in chunks").
+"""
 
 
 class ObjectMeta(Protocol):
@@ -122,35 +128,65 @@ class Lister(Generic[T]):
         objects: dict[str, T] = {}
         unreadable: set[str] = set()
         params = self._params
+        progress = _Progress()
         while True:
-            meta = self._take(await self._api.get(self._path, params), objects, unreadable)
-            if not meta.continue_:
-                return Listed(objects, frozenset(unreadable), meta.resource_version)
-            params = {**self._params, "continue": meta.continue_}
+            page = self._take(await self._api.get(self._path, params), objects, unreadable)
+            if not page.metadata.continue_:
+                return Listed(objects, frozenset(unreadable), page.metadata.resource_version)
+            progress.check(page, len(objects) + len(unreadable))
+            params = {**self._params, "continue": page.metadata.continue_}
             await self._sleep(0)
 
-    def _take(self, body: bytes, objects: dict[str, T], unreadable: set[str]) -> ListMeta:
+    def _take(self, body: bytes, objects: dict[str, T], unreadable: set[str]) -> "_Page[T] | _RawPage":
         try:
             page = self._decoder.decode(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             return self._take_one_by_one(body, objects, unreadable)
         for each in page.items or ():
             objects[key_of(each.metadata)] = each
-        return page.metadata
+        return page
 
-    def _take_one_by_one(self, body: bytes, objects: dict[str, T], unreadable: set[str]) -> ListMeta:
+    def _take_one_by_one(self, body: bytes, objects: dict[str, T], unreadable: set[str]) -> "_Page[T] | _RawPage":
         try:
             page = _RAW_PAGE.decode(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise UnexpectedAnswerError(200, "", "an answer that is no list") from None
         for raw in page.items or ():
             try:
                 each = self._object_decoder.decode(raw)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 meta = meta_of(bytes(raw))
-                if meta is not None:
-                    unreadable.add(key_of(meta))
-                self._on_unreadable(key_of(meta) if meta else "", meta.name if meta else "", str(error))
+                key = key_of(meta) if meta else ""
+                unreadable.add(key)
+                self._on_unreadable(key, meta.name if meta else "", str(error))
             else:
                 objects[key_of(each.metadata)] = each
-        return page.metadata
+        return page
+
+
+class _Progress:
+    """Watches that a list comes to an end."""
+
+    def __init__(self) -> None:
+        self._tokens: set[str] = set()
+        self._stale_pages = 0
+        self._known = 0
+
+    def check(self, page: "_Page[T] | _RawPage", known: int) -> None:
+        """Args:
+            page: One that is not the last.
+            known: How many objects there are with it.
+
+        Raises:
+            UnexpectedAnswerError: It does not get on.
+        """
+        token = page.metadata.continue_ or ""
+        if token in self._tokens:
+            raise UnexpectedAnswerError(200, "", "a list that goes on at a place where it has been")
+        self._tokens.add(token)
+        self._stale_pages = self._stale_pages + 1 if page.items and known == self._known else 0
+        self._known = known
+        if self._stale_pages >= STALE_PAGES_MAX:
+            raise UnexpectedAnswerError(200, "", f"a list whose last {STALE_PAGES_MAX} pages brought nothing new")
+        if len(self._tokens) >= PAGES_MAX:
+            raise UnexpectedAnswerError(200, "", f"a list longer than {PAGES_MAX} pages")

@@ -8,6 +8,10 @@ from epp.discovery.kubernetes.objects import InferenceModelRewrite, InferenceMod
 from epp.pool.model_rewrites import RewriteRule, RewriteTarget
 
 _EXACT = "Exact"
+MODEL_MAX_CHARS = 256
+"""As for the models of requests: a longer text is no model's name, and must not become the label of a metric."""
+WEIGHT_MAX = 1_000_000
+"""The API server refuses larger ones (API of InferenceModelRewrite v1alpha2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +76,14 @@ def _model(match: RewriteMatch, where: str, problems: list[str]) -> str | None:
 
 def _target(target: TargetModel, where: str, problems: list[str]) -> RewriteTarget | None:
     """A target; one without a weight has none, so that it gets nothing beside others that have one."""
-    weight = target.weight or 0
+    weight = min(target.weight or 0, WEIGHT_MAX)
     if not target.model_rewrite:
         problems.append(f"{where}.modelRewrite: expected the name of a model, found nothing")
+        return None
+    if len(target.model_rewrite) > MODEL_MAX_CHARS:
+        problems.append(
+            f"{where}.modelRewrite: expected at most {MODEL_MAX_CHARS} characters, found {len(target.model_rewrite)}"
+        )
         return None
     if weight < 0:
         problems.append(f"{where}.weight: expected a number from 0, found {weight}")

@@ -1,10 +1,12 @@
 """The objects of the API server put together: they become the membership of the pool. No input or output here."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from epp.discovery.kubernetes.inference_pool import PoolDefinition
+from epp.discovery.kubernetes.label_selector import LabelSelector
 from epp.discovery.kubernetes.membership import Membership, MembershipResult
 from epp.discovery.kubernetes.objects import InferencePool, InferencePoolV1Alpha2, Pod
 from epp.discovery.kubernetes.pods import UnusableReason
@@ -64,9 +66,11 @@ class PoolPicture:
         self._operator = operator
         self._log = log
         self._pods: Mapping[str, Pod] | None = None
+        self._pods_of: LabelSelector | None = None
+        self._waited_enough = False
         self._exists = True
         self._fault: str | None = None
-        self._told: set[str] = set()
+        self._told: dict[str, str] = {}
 
     def take_pool(self, found: InferencePool | InferencePoolV1Alpha2 | None, name: str) -> None:
         """The API server says what the InferencePool `name` is now, None when there is none."""
@@ -92,26 +96,47 @@ class PoolPicture:
         self._pool.details = {**self._pool.details, "app_protocol": definition.app_protocol}
         if definition.app_protocol == H2C:
             self._log.info("metrics are read by HTTP/1.1, also in this pool of h2c; pods can name a port for them", pool=name)
-        if before is None or before.selector != definition.selector:
-            # Other pods are needed. What is known goes on until they are listed (`take_pods`) or `stop_waiting` is called:
-            # a change of selector must not leave the pool empty for the time of a request to the API server.
+        self._sync()
+        if self.wanted_selector is not None:
             self._on_selector()
-        else:
-            self._sync()
 
-    def take_pods(self, pods: Mapping[str, Pod]) -> None:
-        """All pods of the selector in force, by uid."""
-        self._pods = pods
+    @property
+    def wanted_selector(self) -> LabelSelector | None:
+        """Whose pods are needed and not known; None when all is known that can be."""
+        definition = self.definition
+        return None if definition is None or self.has_pods_of(definition.selector) else definition.selector
+
+    def has_pods_of(self, selector: LabelSelector) -> bool:
+        """Whether the pods of this selector were listed, and not others since."""
+        return self._pods_of == selector
+
+    def take_pods(self, pods: Mapping[str, Pod], selector: LabelSelector) -> None:
+        """All pods of a selector, by uid.
+
+        Those of the one before still count until those of the new one are there; then they say nothing any more.
+        """
+        wanted = None if self.definition is None else self.definition.selector
+        if self._pods_of is not None and selector not in (self._pods_of, wanted):
+            return
+        self._pods, self._pods_of = dict(pods), selector
         self._sync()
 
     def stop_waiting(self) -> None:
         """The list of pods for a new selector does not come: go on with those of the known ones that match it."""
-        self._sync()
+        if not self._waited_enough:
+            self._waited_enough = True
+            self._sync()
 
     def _sync(self) -> None:
-        if self.definition is None or self._pods is None:
+        definition = self.definition
+        if definition is None or self._pods is None or self._pods_of is None:
             return
-        result = self._membership.specs(self._pods, self.definition)
+        if self._pods_of == definition.selector:
+            self._waited_enough = False
+        elif not self._waited_enough:
+            # A change of selector must not leave the pool empty for the time of a request to the API server.
+            definition = replace(definition, selector=self._pods_of)
+        result = self._membership.specs(self._pods, definition)
         self._pool.sync(result.specs)
         self._tell(result)
 
@@ -139,16 +164,16 @@ class PoolPicture:
         self._operator.unusable_pods({reason.value: counts[reason] for reason in UnusableReason})
         if not (result.unusable or result.problems or self._told):
             return
-        unusable = {each.sentence: each for each in result.unusable}
-        for sentence in self._new(unusable):
-            each = unusable[sentence]
-            self._log.warning("a pod cannot be used", pod=each.pod, reason=each.reason.value, detail=sentence)
-            self._operator.warn("UnusablePod", sentence)
-        problems = {each.sentence: each for each in result.problems}
-        for sentence in self._new(problems):
-            self._log.warning("a mark on a pod is not followed", pod=problems[sentence].pod, detail=sentence)
-            self._operator.warn("BadPodMark", sentence)
-        self._told = {*unusable, *problems}
-
-    def _new(self, sentences: Iterable[str]) -> list[str]:
-        return [sentence for sentence in sentences if sentence not in self._told]
+        for each in result.unusable:
+            if each.sentence not in self._told:
+                self._log.warning("a pod cannot be used", pod=each.pod, reason=each.reason.value, detail=each.sentence)
+                self._operator.warn("UnusablePod", each.sentence)
+        for problem in result.problems:
+            if problem.sentence not in self._told:
+                self._log.warning("a mark on a pod is not followed", pod=problem.pod, detail=problem.sentence)
+                self._operator.warn("BadPodMark", problem.sentence)
+        # What was told of a pod is not told again while it is there, even if its readiness comes and goes.
+        there = {pod.metadata.name for pod in (self._pods or {}).values()}
+        told = {sentence: pod for sentence, pod in self._told.items() if pod in there}
+        told |= {each.sentence: each.pod for each in result.unusable}
+        self._told = told | {problem.sentence: problem.pod for problem in result.problems}

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TypeVar
 
 from epp.config.wording import quote, shorten
@@ -23,6 +24,7 @@ METRICS_PORT_KEY = "inference-epp/metrics-port"
 METRICS_PATH_KEY = "inference-epp/metrics-path"
 METRICS_SCHEME_KEY = "inference-epp/metrics-scheme"
 
+_BROADCAST = IPv4Address("255.255.255.255")
 _OVER_PHASES = frozenset({"Failed", "Succeeded"})
 
 T = TypeVar("T")
@@ -145,8 +147,8 @@ class PodReader:
             _UnusableError: There is none of the family.
         """
         for ip in ips[:1] if self._family is IpFamily.AUTO else ips:
-            address = parse_ip(ip)
-            family = IpFamily.IPV6 if ":" in ip else IpFamily.IPV4
+            address = _reachable(ip)
+            family = IpFamily.IPV6 if address is not None and ":" in address else IpFamily.IPV4
             if address is not None and self._family in (IpFamily.AUTO, family):
                 return address
         expected = {IpFamily.AUTO: "an IPv4 or IPv6", IpFamily.IPV4: "an IPv4", IpFamily.IPV6: "an IPv6"}[self._family]
@@ -167,6 +169,20 @@ class _UnusableError(Exception):
 def _ips(status: PodStatus) -> list[str]:
     """All its addresses, that of the first family first."""
     return list(dict.fromkeys(ip for ip in (status.pod_ip, *(each.ip for each in status.pod_ips or ())) if ip))
+
+
+def _reachable(text: str) -> str | None:
+    """An address in normal form; None for those at which no pod can be: another host's metadata service, or every host.
+
+    IPv4 written as IPv6 (`::ffff:10.0.0.1`) is IPv4, so that one place does not count as two.
+    """
+    normal = parse_ip(text)
+    address = None if normal is None else ip_address(normal)
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    if address is None or address.is_unspecified or address.is_multicast or address.is_link_local or address == _BROADCAST:
+        return None
+    return str(address)
 
 
 def _address(ip: str, port: int) -> EndpointAddress:

@@ -13,9 +13,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NoReturn, Protocol
 
+import msgspec
+
 from epp.clock import Clock
 from epp.discovery.kubernetes.api_errors import ApiError, ConflictError, NotFoundError
 
+HELD_S = 30.0
+"""What is told while no replica leads is held for so long: twice the time that a lost leader's Lease takes to end."""
 WAITING_MAX = 100
 """Events that wait to be written; more are dropped, for the log has them too."""
 AGAIN_AFTER_S = 600.0
@@ -74,6 +78,13 @@ class _Event:
         return f"{self.regarding.name[:200]}.{digest[:16]}"
 
 
+class _Counted(msgspec.Struct):
+    count: int | None = None
+
+
+_COUNTED = msgspec.json.Decoder(_Counted)
+
+
 class PoolEvents:
     """Writes Events one after another; nobody waits for them.
 
@@ -101,7 +112,7 @@ class PoolEvents:
         self._sleep = sleep
         self._waiting: asyncio.Queue[_Event] = asyncio.Queue(WAITING_MAX)
         self._told_at_s: dict[str, float] = {}
-        self._counts: dict[str, int] = {}
+        self._held: dict[str, tuple[_Event, float]] = {}
         self._told_trouble = False
 
     @property
@@ -117,15 +128,34 @@ class PoolEvents:
             reason: One word in CamelCase, for programs.
             note: A sentence, for people.
         """
-        if regarding is None or not self._speaks():
+        if regarding is None:
             return
         event = _Event(regarding, kind, reason, note[:NOTE_MAX_CHARS])
         now_s = self._clock.monotonic_s()
+        if not self._speaks():
+            if len(self._held) < WAITING_MAX:
+                self._held[event.name] = event, now_s
+            return
+        self._enqueue(event, now_s)
+
+    def _enqueue(self, event: _Event, now_s: float) -> None:
         if now_s - self._told_at_s.get(event.name, -AGAIN_AFTER_S) < AGAIN_AFTER_S or self._waiting.full():
             return
         self._forget_before(now_s - AGAIN_AFTER_S)
         self._told_at_s[event.name] = now_s
         self._waiting.put_nowait(event)
+
+    def look(self) -> None:
+        """Whether this replica speaks by now, so that what it held can be written; call it about each second."""
+        if not self._held:
+            return
+        now_s = self._clock.monotonic_s()
+        speaks = self._speaks()
+        for name, (event, told_at_s) in list(self._held.items()):
+            if speaks or now_s - told_at_s > HELD_S:
+                del self._held[name]
+            if speaks and now_s - told_at_s <= HELD_S:
+                self._enqueue(event, now_s)
 
     async def run(self) -> NoReturn:
         """Write what waits, for ever."""
@@ -143,15 +173,17 @@ class PoolEvents:
 
     async def _write(self, event: _Event) -> None:
         folder = f"/api/v1/namespaces/{event.regarding.namespace}/events"
-        count = self._counts[event.name] = self._counts.get(event.name, 0) + 1
         time = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
         try:
-            await self._api.create(folder, self._body(event, time, count))
+            await self._api.create(folder, self._body(event, time))
         except ConflictError:
             with contextlib.suppress(NotFoundError):  # its time may be over by now
-                await self._api.patch(f"{folder}/{event.name}", {"count": count, "lastTimestamp": time})
+                # The answer says how often all replicas together have seen it; there is no right to read Events.
+                there = await self._api.patch(f"{folder}/{event.name}", {"lastTimestamp": time})
+                with contextlib.suppress(msgspec.DecodeError):
+                    await self._api.patch(f"{folder}/{event.name}", {"count": (_COUNTED.decode(there).count or 1) + 1})
 
-    def _body(self, event: _Event, time: str, count: int) -> dict[str, Any]:
+    def _body(self, event: _Event, time: str) -> dict[str, Any]:
         regarding = event.regarding
         return {
             "apiVersion": "v1",
@@ -172,10 +204,9 @@ class PoolEvents:
             "reportingInstance": self._identity,
             "firstTimestamp": time,
             "lastTimestamp": time,
-            "count": count,
+            "count": 1,
         }
 
     def _forget_before(self, at_s: float) -> None:
         for name in [name for name, told_at_s in self._told_at_s.items() if told_at_s < at_s]:
             del self._told_at_s[name]
-            self._counts.pop(name, None)

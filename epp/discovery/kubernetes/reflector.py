@@ -11,11 +11,10 @@ import msgspec
 from structlog.typing import FilteringBoundLogger
 
 from epp.clock import Clock
-from epp.config.wording import quote
 from epp.discovery.discovery import Sleep
 from epp.discovery.kubernetes.api_errors import ApiError, GoneError, NotFoundError, UnexpectedAnswerError, UnreachableError
 from epp.discovery.kubernetes.listing import Lister, T, key_of
-from epp.discovery.kubernetes.trouble_log import TroubleLog
+from epp.discovery.kubernetes.trouble_log import TroubleLog, UnreadableLog
 from epp.discovery.kubernetes.watch_plan import GRACE_S, Ending, WatchPlan, is_before, is_steady, proper_end
 from epp.discovery.kubernetes.watch_stream import (
     Bookmark,
@@ -142,8 +141,9 @@ class Reflector(Generic[T]):
         self._time_limit = time_limit
         self._observer = observer or SilentObserver()
         self._plan = WatchPlan(random)
+        self._unreadable = UnreadableLog(log, resource.what)
         self._lister = Lister(
-            api, resource.path, resource.selectors, resource.kind, on_unreadable=self._tell_unreadable, sleep=sleep
+            api, resource.path, resource.selectors, resource.kind, on_unreadable=self._unreadable.unreadable, sleep=sleep
         )
         self._decoder = msgspec.json.Decoder(resource.kind)
         self._objects: dict[str, T] = {}
@@ -153,7 +153,6 @@ class Reflector(Generic[T]):
         self._watch_trouble = TroubleLog(log, resource.what, "to watch them")
         self._brought_event = False
         self._told_unknown: set[str] = set()
-        self._told_unreadable: dict[str, str] = {}
 
     async def run(self) -> NoReturn:
         """Follow the resource; never returns."""
@@ -167,7 +166,11 @@ class Reflector(Generic[T]):
         while True:
             await self._changed.wait()
             self._changed.clear()
-            self._on_change(self._objects)
+            try:
+                self._on_change(self._objects)
+            except Exception:  # noqa: BLE001 - a bug must not end all replicas at once; what was known goes on
+                self._log.exception("bug_in_discovery", what=self._resource.what)
+                continue
             self.listed = True
 
     async def _follow(self) -> NoReturn:
@@ -192,7 +195,7 @@ class Reflector(Generic[T]):
             self._list_trouble.failed(error)
             return self._plan.after_list_error(error)
         self._list_trouble.worked()
-        self._told_unreadable = {uid: fault for uid, fault in self._told_unreadable.items() if uid in listed.unreadable}
+        self._unreadable.listed(listed.unreadable)
         kept = {uid: self._objects[uid] for uid in listed.unreadable if uid in self._objects}
         self._replace(listed.objects | kept if kept else listed.objects, began_s)
         self._version = listed.version
@@ -287,11 +290,11 @@ class Reflector(Generic[T]):
         meta = meta_of(raw)
         try:
             decoded = self._decoder.decode(raw)
-        except ValueError as error:
-            self._tell_unreadable("" if meta is None else key_of(meta), "" if meta is None else meta.name, str(error))
+        except (ValueError, RecursionError) as error:
+            self._unreadable.unreadable("" if meta is None else key_of(meta), "" if meta is None else meta.name, str(error))
         else:
             self._objects[key_of(decoded.metadata)] = decoded
-            self._told_unreadable.pop(key_of(decoded.metadata), None)
+            self._unreadable.readable(key_of(decoded.metadata))
             self._changed.set()
         if meta is not None and meta.resource_version:
             self._version = meta.resource_version
@@ -300,7 +303,7 @@ class Reflector(Generic[T]):
         meta = meta_of(raw)
         if meta is None:
             return False
-        self._told_unreadable.pop(key_of(meta), None)
+        self._unreadable.readable(key_of(meta))
         if self._objects.pop(key_of(meta), None) is not None:
             self._changed.set()
         if meta.resource_version:
@@ -308,13 +311,6 @@ class Reflector(Generic[T]):
         return True
 
     # ── oddities ──
-
-    def _tell_unreadable(self, key: str, name: str, fault: str) -> None:
-        """One line for each object and fault. What was known of the object before stays."""
-        if self._told_unreadable.get(key) != fault:
-            self._told_unreadable[key] = fault
-            problem = f"{self._resource.what}: {quote(name)}: expected an object that can be decoded, found: {fault}"
-            self._log.warning("kubernetes object is passed over", what=self._resource.what, name=name, problem=problem)
 
     def _tell_unknown(self, event_type: str) -> None:
         if event_type not in self._told_unknown and len(self._told_unknown) < UNKNOWN_TYPES_MAX:

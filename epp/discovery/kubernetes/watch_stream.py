@@ -90,7 +90,7 @@ def meta_of(raw: bytes) -> Meta | None:
     """The metadata of an object; None when it has none that can be read."""
     try:
         return _IDENTIFIED.decode(raw).metadata
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 
@@ -133,7 +133,7 @@ class WatchStream:
 def _event(line: bytes) -> Event:
     try:
         decoded = _LINE.decode(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return _garbled(line)
     raw = bytes(decoded.object)
     match decoded.type:

@@ -1,13 +1,17 @@
 """Where access to an API server is looked for, and what is told when it is not there."""
 
 import json
+import os
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from lightkube.config.client_adapter import verify_cluster
 
-from epp.discovery.kubernetes.access import Access, find_access
+from epp.discovery.kubernetes import access as access_module
+from epp.discovery.kubernetes.access import Access, Trust, find_access
 from epp.errors import ConfigError
 from tests.kubernetes.certificates import server_keys
 
@@ -119,7 +123,7 @@ def test_a_fault_names_who_named_the_file(tmp_path: Path) -> None:
     assert fault(tmp_path, tmp_path / "none").startswith("--kubeconfig: DIR/none: expected a kubeconfig file")
 
 
-@pytest.mark.parametrize("server", ["127.0.0.1:8080", "ftp://x", "https://", "https://h:99999", "https://[::1"])
+@pytest.mark.parametrize("server", ["127.0.0.1:8080", "https://", "https://h:99999", "https://[::1", "http://a b"])
 def test_a_server_must_be_a_url(tmp_path: Path, server: str) -> None:
     problem = fault(tmp_path, config(tmp_path / "c", server))
     assert "cluster.server: expected a URL such as https://10.0.0.1:6443, found" in problem
@@ -127,14 +131,14 @@ def test_a_server_must_be_a_url(tmp_path: Path, server: str) -> None:
 
 def test_the_server_is_shown_without_credentials(tmp_path: Path) -> None:
     assert find(tmp_path, config(tmp_path / "c", "http://me:secret@h:1/k8s")).server == "http://h:1/k8s"
-    assert "secret" not in fault(tmp_path, config(tmp_path / "c", "ftp://me:secret@h"))
+    for server in ("ftp://me:secret@h", "http://h?token=secret", "http://h#secret", "http://me:1/secret@h", "me:secret@h"):
+        assert "secret" not in fault(tmp_path, config(tmp_path / "c", server))
 
 
 @pytest.mark.parametrize(
     "cluster",
     [
         {"certificate-authority-data": "bm8gY2VydGlmaWNhdGU="},
-        {"proxy-url": "http://[::1"},
     ],
 )
 def test_certificates_that_cannot_be_used_are_told_at_the_start(tmp_path: Path, cluster: dict[str, Any]) -> None:
@@ -158,6 +162,49 @@ def test_a_client_certificate_is_loaded(tmp_path: Path) -> None:
     assert "expected usable certificates" in fault(tmp_path, config(tmp_path / "c", "https://10.0.0.1", user))
 
 
+def test_the_scheme_may_be_written_in_capitals_and_is_still_safe(tmp_path: Path) -> None:
+    no_certificate: dict[str, Any] = {"certificate-authority-data": "bm8gY2VydGlmaWNhdGU="}
+    assert "expected usable certificates" in fault(tmp_path, config(tmp_path / "c", "HTTPS://10.0.0.1", **no_certificate))
+
+
+def test_certificates_are_read_again_only_when_a_file_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[ssl.SSLContext] = []
+
+    def verify(*args: Any) -> ssl.SSLContext:
+        made.append(verify_cluster(*args))
+        return made[-1]
+
+    monkeypatch.setattr(access_module, "verify_cluster", verify)
+    folder = service_account(tmp_path / "account")
+    access = find(tmp_path, environ=IN_CLUSTER)
+    access.client()
+    (folder / "token").write_text("another")
+    access.client()
+    assert len(made) == 1
+    (folder / "ca.crt").write_bytes(server_keys().authority)
+    access.client()
+    access.client()
+    assert len(made) == 2
+
+
+def test_the_certificates_of_the_system_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authorities = tmp_path / "authorities"
+    authorities.write_bytes(server_keys().authority)
+    monkeypatch.setenv("SSL_CERT_FILE", str(authorities))
+    access = find(tmp_path, config(tmp_path / "c", "https://10.0.0.1"))
+    trusted = access.trust.context(access._trust_stamps(), lambda: pytest.fail("read again"))
+    authorities.write_bytes(server_keys().authority)
+    os.utime(authorities, ns=(1, 1))
+    access.client()
+    assert access.trust.context(access._trust_stamps(), lambda: pytest.fail("read again")) is not trusted
+
+
+def test_trust_without_any_file_is_made_each_time() -> None:
+    trust = Trust()
+    contexts = [trust.context((None, None), lambda: ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)) for _ in range(2)]
+    assert contexts[0] is not contexts[1]
+
+
 def test_the_stamps_change_with_a_file_and_with_a_link(tmp_path: Path) -> None:
     folder = service_account(tmp_path / "account")
     access = find(tmp_path, environ=IN_CLUSTER)
@@ -177,3 +224,17 @@ def test_loopback_is_never_behind_a_proxy_and_other_servers_are(tmp_path: Path, 
     monkeypatch.setenv("HTTP_PROXY", "http://proxy.example:3128")
     assert not find(tmp_path, config(tmp_path / "c")).client().trust_env
     assert find(tmp_path, config(tmp_path / "c", "http://api.example")).client().trust_env
+
+
+@pytest.mark.parametrize("value", ["socks5://me:secret@h:1", "me:secret@:x"])
+def test_a_proxy_of_the_environment_that_cannot_be_used_is_told_without_who_uses_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("ALL_PROXY", value)
+    server = config(tmp_path / "c", "http://api.example")
+    problem = fault(tmp_path, server)
+    assert problem.startswith("ALL_PROXY: expected ")
+    assert "secret" not in problem
+    find(tmp_path, config(tmp_path / "loopback"))
+    monkeypatch.setenv("NO_PROXY", "*")
+    find(tmp_path, server)

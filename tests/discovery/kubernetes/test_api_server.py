@@ -1,15 +1,18 @@
 """Requests to an API server, and what happens to the credentials meanwhile."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, suppress
+import gzip
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 
+import httpx2
 import pytest
 
-from epp.discovery.kubernetes import api_server
+from epp.discovery.kubernetes import access, api_server
 from epp.discovery.kubernetes.access import find_access
 from epp.discovery.kubernetes.api_server import (
+    ApiError,
     ApiServer,
     BusyError,
     ConflictError,
@@ -354,3 +357,128 @@ async def test_a_certificate_of_another_name_is_accepted_when_that_name_is_given
                 with pytest.raises(UnreachableError, match=r"(?i)certificate"):
                     await server.get(pods_path())
             await server.aclose()
+
+
+@pytest.mark.parametrize("content", ["secret\nsecret", "secret\0", ""])
+async def test_a_token_that_cannot_stand_in_a_header_is_told_without_it(tmp_path: Path, content: str) -> None:
+    async with kube_api() as api:
+        token = tmp_path / "token"
+        token.write_text(content)
+        server = ApiServer(find_access(str(api.kubeconfig(tmp_path, token_file=token)), {}))
+        for _ in range(2):
+            with pytest.raises(CredentialsError) as caught:
+                await server.get(pods_path())
+            assert "secret" not in str(caught.value)
+        token.write_text("good")
+        await server.get(pods_path())
+        await server.aclose()
+
+
+class WithLineEnd(httpx2.Auth):
+    """Credentials that the connection refuses."""
+
+    def auth_flow(self, request: httpx2.Request) -> Generator[httpx2.Request, httpx2.Response, None]:
+        request.headers["authorization"] = "Bearer secret\n"
+        yield request
+
+
+async def test_what_the_connection_says_of_a_header_is_not_told(
+    api: FakeKubeApi, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access, "user_auth", lambda user: WithLineEnd())
+    with pytest.raises(CredentialsError) as caught:
+        await server.get(pods_path())
+    assert str(caught.value) == "credentials that cannot stand in a header"
+
+
+async def test_a_request_that_is_too_long_is_an_error_like_others(server: ApiServer) -> None:
+    params = {"labelSelector": "x" * 70_000}
+    with pytest.raises(ApiError, match="a request that cannot be sent"):
+        await server.get(pods_path(), params)
+    with pytest.raises(ApiError, match="a request that cannot be sent"):
+        await anext(server.watch(pods_path(), params))
+
+
+async def test_an_answer_that_is_too_long_is_not_read(api: FakeKubeApi, tmp_path: Path) -> None:
+    server = ApiServer(find_access(str(api.kubeconfig(tmp_path)), {}), answer_max_bytes=1000)
+    api.refuse("list", 200, body=b"x" * 1000)
+    assert len(await server.get(pods_path())) == 1000
+    api.refuse("list", 200, body=b"x" * 1001)
+    with pytest.raises(UnexpectedAnswerError, match="an answer longer than 1000 bytes"):
+        await server.get(pods_path())
+    await server.get(pods_path())
+    await server.aclose()
+
+
+@pytest.mark.parametrize("verb", ["list", "watch"])
+@pytest.mark.parametrize(("status", "kind"), [(401, UnauthorizedError), (500, BusyError)])
+async def test_of_an_error_that_does_not_end_only_the_begin_is_read(
+    tmp_path: Path, verb: str, status: int, kind: type[Exception]
+) -> None:
+    """Also between the two tries with a token of a file."""
+    sent: list[int] = []
+    async with endless(f"HTTP/1.1 {status} No\r\ntransfer-encoding: chunked\r\n\r\n".encode(), sent) as port:
+        fake = FakeKubeApi()
+        fake.port = port
+        (tmp_path / "token").write_text("t")
+        server = ApiServer(find_access(str(fake.kubeconfig(tmp_path, token_file=tmp_path / "token")), {}))
+        with pytest.raises(kind, match="xxxx"):
+            await (server.get(pods_path()) if verb == "list" else anext(server.watch(pods_path(), {})))
+        await server.aclose()
+        await eventually(lambda: len(sent) == (2 if status == 401 else 1))
+
+
+async def test_a_compressed_answer_is_refused(api: FakeKubeApi, server: ApiServer) -> None:
+    bomb = gzip.compress(b" " * (1 << 20))
+    for verb in ("list", "watch"):
+        api.refuse(verb, 200, body=bomb, headers={"content-encoding": "gzip"})
+        api.refuse(verb, 500, body=bomb, headers={"content-encoding": "gzip"})
+    with pytest.raises(UnexpectedAnswerError, match="a compressed answer"):
+        await server.get(pods_path())
+    with pytest.raises(BusyError, match="500 no message"):
+        await server.get(pods_path())
+    with pytest.raises(UnexpectedAnswerError, match="a compressed answer"):
+        await anext(server.watch(pods_path(), {}))
+    with pytest.raises(BusyError, match="500 no message"):
+        await anext(server.watch(pods_path(), {}))
+
+
+async def test_an_error_of_a_watch_that_comes_too_slowly_is_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api_server, "REQUEST_MAX_S", 0.05)
+    async with endless(b"HTTP/1.1 500 No\r\ncontent-length: 10\r\n\r\nx", [], piece=b"") as port:
+        fake = FakeKubeApi()
+        fake.port = port
+        server = ApiServer(find_access(str(fake.kubeconfig(tmp_path)), {}))
+        with pytest.raises(UnreachableError, match="no answer within"):
+            await anext(server.watch(pods_path(), {}))
+        await server.aclose()
+
+
+@asynccontextmanager
+async def endless(head: bytes, sent: list[int], *, piece: bytes = b"10000\r\n" + b"x" * 65536 + b"\r\n") -> AsyncIterator[int]:
+    """A server on the port that is yielded; its answers do not end.
+
+    Args:
+        sent: Gets the bytes of each answer, once the client has left.
+        piece: Sent again and again; empty: nothing more comes.
+    """
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        size = 0
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(head)
+            while piece:
+                writer.write(piece)
+                await writer.drain()
+                size += len(piece)
+            await reader.read()
+        except OSError:
+            pass
+        finally:
+            sent.append(size)
+            writer.close()
+
+    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with listening:
+        yield listening.sockets[0].getsockname()[1]

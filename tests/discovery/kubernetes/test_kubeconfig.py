@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from epp.discovery.kubernetes.kubeconfig import read_kubeconfig
+from epp.discovery.kubernetes.kubeconfig import FILE_MAX_BYTES, read_kubeconfig
 from epp.errors import ConfigError
 
 
@@ -88,10 +88,15 @@ def test_what_is_missing_or_unknown_is_told_with_what_is_there(tmp_path: Path, c
     ("text", "problem"),
     [
         ("a: [secret", "DIR/config: expected YAML, found "),
-        ("token: secret\n  b: c", "DIR/config: expected YAML, found mapping values are not allowed here in line 2"),
+        ("token: secret\n  b: c", "DIR/config: expected YAML, found something else in line 2"),
         ("\x00", "DIR/config: expected YAML, found "),
         ("just text", "DIR/config: expected a kubeconfig, found a text"),
         ("", "DIR/config: expected a kubeconfig, found nothing"),
+        ("a:\n  token: !secret x", "DIR/config: expected YAML, found something else in line 2"),
+        ("a:\n  token: *secret", "DIR/config: expected YAML, found something else in line 2"),
+        ("[" * 100_000, "DIR/config: expected "),
+        ("- " * 100_000, "DIR/config: expected "),
+        ("#" * (FILE_MAX_BYTES + 1), f"DIR/config: expected a kubeconfig file, found more than {FILE_MAX_BYTES} bytes"),
     ],
 )
 def test_what_is_no_kubeconfig_is_told_without_its_contents(tmp_path: Path, text: str, problem: str) -> None:
@@ -151,6 +156,62 @@ def test_a_plugin_with_a_path_is_named_from_the_folder_and_one_without_from_the_
         assert found.config.user is not None
         assert found.config.user.exec is not None
         assert found.config.user.exec.command == runs
+
+
+@pytest.mark.parametrize("text", ["secret\n", " secret", "secret\r\n\n"])
+def test_white_space_around_a_token_is_no_part_of_it(tmp_path: Path, text: str) -> None:
+    found = read_kubeconfig([write(tmp_path, user(token=text))]).config
+    assert found.user is not None
+    assert found.user.token == "secret"
+
+
+@pytest.mark.parametrize("text", ["secret\nsecret", "secret\0", "secret secret", "secrét", " \n"])
+def test_a_token_that_cannot_stand_in_a_header_is_told_without_it(tmp_path: Path, text: str) -> None:
+    assert fault(tmp_path, user(token=text)) == (
+        "DIR/config: users[0].user.token: expected a token of printable ASCII characters without spaces, found something else"
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        ("me:secret@10.0.0.1", "expected a URL such as http://proxy.example:3128, found something else"),
+        ("ftp://me:secret@10.0.0.1", 'expected http or https, found "ftp"'),
+        ("socks5://me:secret@10.0.0.1", 'expected http or https, found "socks5"'),
+        ("http://me:secret@", "expected a URL such as http://proxy.example:3128, found something else"),
+        ("http://[::1", 'expected a URL such as http://proxy.example:3128, found "http://[::1"'),
+    ],
+)
+def test_a_proxy_that_cannot_be_used_is_told_without_who_uses_it(tmp_path: Path, url: str, found: str) -> None:
+    assert fault(tmp_path, cluster(**{"proxy-url": url})) == f"DIR/config: clusters[0].cluster.proxy-url: {found}"
+
+
+@pytest.mark.parametrize("name", ["a b", "a\0", "x" * 300, "é", "a..b"])
+def test_a_server_name_that_is_none_is_told(tmp_path: Path, name: str) -> None:
+    problem = fault(tmp_path, cluster(**{"tls-server-name": name}))
+    assert problem.startswith("DIR/config: clusters[0].cluster.tls-server-name: expected a DNS name or an IP address, found")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"args": ["secret\0"]}, {"env": [{"name": "A", "value": "secret\0"}]}, {"env": [{"name": "A=secret", "value": "x"}]}],
+)
+def test_a_plugin_that_cannot_be_started_so_is_refused(tmp_path: Path, values: dict[str, Any]) -> None:
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": "x", **values}
+    assert fault(tmp_path, user(exec=plugin)).startswith("DIR/config: users[0].user.exec")
+
+
+def test_names_that_are_no_names_are_told_by_their_type(tmp_path: Path) -> None:
+    assert fault(tmp_path, document(**{"current-context": ["secret"]})).endswith(
+        "current-context: expected a name, found a list"
+    )
+    odd = [{"name": "c", "context": {"cluster": ["secret"]}}]
+    assert fault(tmp_path, document(contexts=odd)).endswith('contexts[0].context.cluster: expected one of "k", found a list')
+
+
+def test_credentials_are_not_in_what_a_kubeconfig_looks_like(tmp_path: Path) -> None:
+    proxied = cluster(**{"proxy-url": "http://me:secret@h"})
+    assert "secret" not in repr(read_kubeconfig([write(tmp_path, proxied)]))
 
 
 def test_given_data_beats_a_named_file(tmp_path: Path) -> None:

@@ -75,6 +75,8 @@ class Lines:
     def warning(self, event: str, **fields: object) -> None:
         self.seen.append((event, fields))
 
+    exception = warning
+
 
 class Steps:
     """A sleep that lets the election make one look at a time."""
@@ -215,3 +217,58 @@ async def test_an_odd_lease_is_told_once_and_left_alone(lease: dict[str, Any]) -
         assert not a.election.is_leader
         assert len(a.lines.seen) == 1
         assert leases.writes == 0
+
+
+class SlowLeases(FakeLeases):
+    """Stores at once, and never answers the request that stored."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stored = asyncio.Event()
+
+    async def create(self, path: str, body: Mapping[str, Any]) -> bytes:
+        await super().create(path, body)
+        self.stored.set()
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets that event")
+
+
+async def test_a_lease_whose_answer_never_came_is_given_back_too() -> None:
+    leases = SlowLeases()
+    replica = Replica(leases, "a", FakeClock())
+    task = asyncio.create_task(replica.election.run())
+    await leases.stored.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await replica.election.resign()
+    assert leases.spec["holderIdentity"] == ""
+
+
+async def test_a_lease_that_could_not_be_renewed_is_given_back_if_it_is_still_ours() -> None:
+    leases, clock = FakeLeases(), FakeClock()
+    async with Replica(leases, "a", clock) as a:
+        leases.away = True
+        clock.advance(RENEW_DEADLINE_S)
+        await a.steps.look()
+        leases.away = False
+    await a.election.resign()
+    assert leases.spec["holderIdentity"] == ""
+
+
+async def test_the_end_of_a_lead_that_came_by_time_is_told() -> None:
+    leases, clock = FakeLeases(), FakeClock()
+    async with Replica(leases, "a", clock) as a:
+        leases.away = True
+        clock.advance(RENEW_DEADLINE_S)
+        await a.steps.look()
+    assert [fields["leads"] for event, fields in a.lines.seen if event == "leader"] == [True, False]
+
+
+async def test_a_bug_in_the_election_is_told_and_ends_nothing_else() -> None:
+    class Broken(FakeLeases):
+        async def get(self, path: str) -> bytes:
+            raise RuntimeError("a bug")
+
+    async with Replica(Broken(), "a", FakeClock()) as a:
+        await a.steps.look()
+        assert [event for event, _ in a.lines.seen] == ["bug_in_election"] * 2

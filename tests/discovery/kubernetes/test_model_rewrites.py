@@ -151,3 +151,18 @@ def test_exact_beats_generic_and_the_oldest_wins() -> None:
     )
 
     assert (table.choose("m"), table.choose("n")) == (Rewrite("exact-older", "y"), Rewrite("generic", "z"))
+
+
+def test_a_target_too_long_for_a_models_name_is_not_followed_and_told() -> None:
+    found = read(rewrite("r", (["m"], to("x" * 257))))
+
+    assert found.rules == ()
+    assert found.problems == (
+        "InferenceModelRewrite r: spec.rules[0].targets[0].modelRewrite: expected at most 256 characters, found 257",
+    )
+
+
+def test_a_weight_beyond_all_reason_counts_as_the_greatest() -> None:
+    found = read(rewrite("r", (["m"], [("x", 10**400), ("y", 1)])))
+
+    assert found.rules[0].targets == (RewriteTarget("x", 1_000_000), RewriteTarget("y", 1))

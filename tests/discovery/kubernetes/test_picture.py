@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from epp.discovery.kubernetes.inference_pool import PoolDefinition
+from epp.discovery.kubernetes.label_selector import LabelSelector
 from epp.discovery.kubernetes.membership import Membership
 from epp.discovery.kubernetes.objects import InferencePool, InferencePoolV1Alpha2, Pod
 from epp.discovery.kubernetes.picture import PoolPicture
@@ -54,9 +55,16 @@ class Scene:
     def define(self, *ports: int, selector: Mapping[str, str] = LABELS) -> None:
         self.picture.take_pool(_pool(selector, ports), NAME)
 
-    def pods(self, *objects: dict[str, Any]) -> None:
+    def pods(self, *objects: dict[str, Any], of: Mapping[str, str] | None = None) -> None:
+        """The list of the pods of a selector; by default of the one that the pool has now."""
+        definition = self.picture.definition
+        if of is not None:
+            selector = LabelSelector.of_labels(of, "test")
+        else:
+            assert definition is not None
+            selector = definition.selector
         decoded = [msgspec.convert(each, Pod) for each in objects]
-        self.picture.take_pods({each.metadata.uid: each for each in decoded})
+        self.picture.take_pods({each.metadata.uid: each for each in decoded}, selector)
 
     @property
     def addresses(self) -> list[str]:
@@ -103,9 +111,10 @@ def test_with_the_pool_its_endpoints_go_and_they_come_back_with_it() -> None:
     scene.pods(pod("a", labels=LABELS))
     scene.picture.take_pool(None, NAME)
     assert scene.addresses == []
+    scene.pods(pod("a", labels=LABELS), pod("b", ip="10.0.0.2", labels=LABELS), of=LABELS)
+    assert scene.addresses == []
     scene.define(8000)
-    scene.pods(pod("a", labels=LABELS))
-    assert scene.addresses == ["10.0.0.1:8000"]
+    assert scene.addresses == ["10.0.0.1:8000", "10.0.0.2:8000"], "its pods were followed meanwhile"
 
 
 def test_a_change_of_ports_takes_effect_at_once() -> None:
@@ -128,6 +137,26 @@ def test_a_new_selector_does_not_empty_the_pool_while_its_pods_are_being_listed(
     assert scene.addresses == ["10.0.0.1:8000"]
     scene.pods(pod("green", ip="10.0.0.2", labels={"app": "green"}))
     assert scene.addresses == ["10.0.0.2:8000"]
+    scene.pods(pod("blue", labels=LABELS), of=LABELS)
+    assert scene.addresses == ["10.0.0.2:8000"], "late word of the old selector says nothing any more"
+
+
+def test_pods_of_the_old_selector_still_drain_while_those_of_the_new_one_are_being_listed() -> None:
+    scene = Scene()
+    scene.define(8000)
+    scene.pods(pod("a", labels=LABELS), pod("b", ip="10.0.0.2", labels=LABELS))
+    scene.define(8000, selector={"app": "green"})
+    marked = pod("a", labels=LABELS, deletion_timestamp="2026-01-02T03:04:05Z")
+    scene.pods(marked, pod("b", ip="10.0.0.2", labels=LABELS), of=LABELS)
+    assert [endpoint.address for endpoint in scene.pool.ready] == ["10.0.0.2:8000"]
+
+
+def test_a_change_of_ports_beside_that_of_the_selector_takes_effect_at_once() -> None:
+    scene = Scene()
+    scene.define(8000)
+    scene.pods(pod("a", labels=LABELS, ports=()))
+    scene.define(8001, selector={"app": "green"})
+    assert scene.addresses == ["10.0.0.1:8001"]
 
 
 def test_pods_of_the_old_selector_go_when_the_new_list_does_not_come() -> None:
@@ -137,6 +166,8 @@ def test_pods_of_the_old_selector_go_when_the_new_list_does_not_come() -> None:
     scene.define(8000, selector={"tier": "x"})
     scene.picture.stop_waiting()
     assert scene.addresses == ["10.0.0.2:8000"]
+    scene.pods(pod("both", ip="10.0.0.3", labels=LABELS | {"tier": "x"}), pod("blue", labels=LABELS), of=LABELS)
+    assert scene.addresses == ["10.0.0.3:8000"], "what is known is followed, as far as the new selector matches it"
 
 
 def test_a_pool_that_cannot_be_used_leaves_the_last_good_one_in_force() -> None:
@@ -170,7 +201,17 @@ def test_a_pod_that_cannot_be_used_is_told_once_and_counted_while_it_lasts() -> 
     scene.pods(pod("a", ip="10.0.0.2", labels=LABELS))
     assert scene.unusable == {}
     scene.pods(odd)
-    assert scene.lines == ["a pod cannot be used"] * 2, "it came back, which is news again"
+    assert scene.lines == ["a pod cannot be used"] * 2, "it was gone, so that it is news again"
+
+
+def test_a_pod_whose_readiness_comes_and_goes_is_told_once() -> None:
+    scene = Scene()
+    scene.define(8000)
+    odd = pod("odd", uid="u", labels=LABELS, ports=(8300,))
+    for _ in range(3):
+        scene.pods(odd)
+        scene.pods(pod("odd", uid="u", labels=LABELS, ports=(8300,), ready=False))
+    assert scene.lines == ["a pod cannot be used"]
 
 
 def test_the_older_pool_gives_one_port() -> None:

@@ -224,7 +224,7 @@ def test_an_ipv6_address_is_normalised_and_in_brackets() -> None:
     assert addresses(read(pod(ip="FD00:0:0::7"))) == ["[fd00::7]:8000"]
 
 
-@pytest.mark.parametrize("ip", ["10.0.0.1", "FD00:0:0::7", "::ffff:10.0.0.1", "::1"])
+@pytest.mark.parametrize("ip", ["10.0.0.1", "FD00:0:0::7", "::1"])
 def test_addresses_are_written_as_everywhere_else(ip: str) -> None:
     assert addresses(read(pod(ip=ip), 8000, 8001)) == [endpoint_address(ip, 8000), endpoint_address(ip, 8001)]
 
@@ -251,6 +251,12 @@ def test_of_a_dual_stack_pod_the_family_can_be_chosen(family: IpFamily, first: s
         (IpFamily.IPV6, "10.0.0.1", 'pod a: expected an IPv6 address, found "10.0.0.1"'),
         (IpFamily.IPV4, "fd00::7", 'pod a: expected an IPv4 address, found "fd00::7"'),
         (IpFamily.AUTO, "fe80::1%eth0", 'pod a: expected an IPv4 or IPv6 address, found "fe80::1%eth0"'),
+        (IpFamily.AUTO, "169.254.169.254", 'pod a: expected an IPv4 or IPv6 address, found "169.254.169.254"'),
+        (IpFamily.AUTO, "0.0.0.0", 'pod a: expected an IPv4 or IPv6 address, found "0.0.0.0"'),
+        (IpFamily.AUTO, "::", 'pod a: expected an IPv4 or IPv6 address, found "::"'),
+        (IpFamily.AUTO, "ff02::1", 'pod a: expected an IPv4 or IPv6 address, found "ff02::1"'),
+        (IpFamily.AUTO, "255.255.255.255", 'pod a: expected an IPv4 or IPv6 address, found "255.255.255.255"'),
+        (IpFamily.IPV6, "::ffff:10.0.0.1", 'pod a: expected an IPv6 address, found "::ffff:10.0.0.1"'),
         (IpFamily.AUTO, "10.0.0.256", 'pod a: expected an IPv4 or IPv6 address, found "10.0.0.256"'),
     ],
 )
@@ -259,6 +265,10 @@ def test_a_pod_without_an_address_of_the_family_is_unusable(family: IpFamily, ip
 
     assert unusable is not None
     assert (unusable.reason, unusable.sentence) == (UnusableReason.NO_ADDRESS_OF_FAMILY, sentence)
+
+
+def test_ipv4_written_as_ipv6_is_ipv4() -> None:
+    assert addresses(read(pod(ip="::ffff:10.0.0.1"))) == ["10.0.0.1:8000"]
 
 
 # ── incarnations ──

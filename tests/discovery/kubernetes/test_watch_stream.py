@@ -124,3 +124,9 @@ def test_the_metadata_of_any_object_can_be_read() -> None:
     assert (meta.name, meta.uid, meta.resource_version) == ("a", "u-a", "")
     assert meta_of(b'{"metadata": 7}') is None
     assert meta_of(b"\xff") is None
+
+
+def test_an_object_that_is_nested_deeper_than_can_be_read_breaks_nothing() -> None:
+    deep = b"[" * 3000 + b"]" * 3000
+    (event,) = WatchStream().feed(b'{"type":"ADDED","object":{"metadata":{"name":"a","uid":"u"},"x":' + deep + b"}}\n")
+    assert isinstance(event, (Failed, Changed))
