@@ -96,7 +96,7 @@ check-lock: $(STAMP)
 	@$(BIN)/python -m pytest --quiet tests/test_lock.py
 
 .PHONY: bench
-bench: $(STAMP) ## Measures CPU per request beside Envoy, latency, memory and decision time; prints a table, writes JSON.
+bench: $(STAMP) ## Measures CPU per request beside Envoy, latency, memory, decision time, changes of pods; prints a table, writes JSON.
 	@$(BIN)/python -m tests.bench
 
 .PHONY: generate

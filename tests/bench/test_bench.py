@@ -1,6 +1,8 @@
-"""The parts of the bench that need no sockets; figures are measured by hand (`make bench`), never asserted."""
+"""The parts of the bench that need no other processes; figures are measured by hand (`make bench`), never asserted."""
 
+import asyncio
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -8,14 +10,17 @@ import pytest
 from tests.bench import __main__ as bench
 from tests.bench import envoys
 from tests.bench.cases import LOAD_CASES, LoadCase, chat_body
+from tests.bench.cutting_proxy import CuttingProxy
 from tests.bench.exchange import messages_of
 from tests.bench.load import LoadResult, parse_hey, parse_own, percentile
 from tests.bench.machine import BenchError, cpu_s, description, on_core, rss_mib, thread_cpu_s
 from tests.bench.parts import measure_parts
+from tests.bench.pod_changes import DeletionRun, ListRun
 from tests.bench.profiling import read_collapsed
 from tests.bench.results import Results
 from tests.bench.table import columns, figure_lines
 from tests.bench.through_envoy import IdleRun, LoadRun
+from tests.fakes.upstream import Upstream
 
 HEY = """
 Summary:
@@ -93,6 +98,39 @@ def test_goals_are_judged_over_all_rounds() -> None:
         "start to ready, 100 endpoints": True,
     }
     assert any("not met" in line and line.startswith("idle") for line in figure_lines(figures.values()))
+
+
+def test_changes_of_pods_are_told_with_median_and_tail() -> None:
+    """The lists are sorted; 0.0 stands for a deletion after which no pick came."""
+    deletions = DeletionRun(
+        pods=20,
+        from_request_ms=[0.0, 4.0, 30.0],
+        from_answer_ms=[0.0, 1.0, 25.0],
+        plain_ms=[0.0, 0.0, 2.0],
+        picks_per_s=400.0,
+    )
+    lists = ListRun(pods=3000, lists=2, list_ms=[200.0, 300.0], during_ms=[2.0, 3.0, 60.0], outside_ms=[1.0, 2.0, 9.0])
+    figures = {figure.name: figure for figure in Results(deletions=[deletions], lists=[lists]).figures()}
+
+    assert figures["deletion mark to last pick, 20 pods, p50"].value == 4.0
+    assert "25.0 ms from the API server's answer" in figures["deletion mark to last pick, 20 pods, p99"].detail
+    assert figures["pick while 3000 pods are listed, p50"].met is None
+    assert figures["pick while 3000 pods are listed, p99"].met is False
+    assert "9.0 ms otherwise; 2 lists of 250 ms" in figures["pick while 3000 pods are listed, p99"].detail
+
+
+async def test_a_proxy_that_is_told_to_cut_cuts_all_connections() -> None:
+    async with Upstream() as server, CuttingProxy(server.port) as proxy:
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"200" in await reader.readline()
+        assert proxy.is_quiet(1, 0.0)
+        proxy.cut()
+        with suppress(ConnectionError):
+            await reader.read()
+        assert reader.at_eof() or reader.exception() is not None
+        assert not proxy.is_quiet(1, 0.0), "nothing came after the cut"
+        writer.close()
 
 
 def test_failed_requests_are_told_by_case() -> None:
