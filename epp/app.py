@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime
+import gc
 import itertools
 import os
 import platform
@@ -194,6 +195,10 @@ class App:
         self._pool.on_listed(listed.set)
         await listed.wait()
         await self._fleet.first_round_done.wait()
+        # What is there now stays: the garbage collector need not look at it again and again, which takes 60 ms at a time in a
+        # pool of 3,000 pods.
+        gc.collect()
+        gc.freeze()
         self._lifecycle.enter(Phase.SERVING)
         self._log.info("serving", endpoints=len(self._pool.endpoints), ready=len(self._pool.ready))
 
