@@ -1,9 +1,8 @@
 """Whatever happens to the objects, the connections and the API server: at rest the pool is what the API server has."""
 
 import asyncio
-import gc
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -34,21 +33,13 @@ REST_S = 10.0
 """The picture is true within milliseconds; nothing but a fault or a machine that stands still takes so long."""
 GOOD_POOL = inference_pool(POOL, selector=SELECTORS[0], ports=(8000,))
 
-# A connection is dropped whose making is cancelled at its last moment (anyio 4.16, under load); its socket is closed by the
-# garbage collector, which says so. `test_discovery.py` proves that nothing else is left.
+# See tests/fakes/dropped_connections.py; here many histories run in one test. `test_discovery.py` proves that nothing else is left.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
     pytest.mark.filterwarnings("ignore:Exception ignored in.*([sS]ocket|Transport):pytest.PytestUnraisableExceptionWarning"),
 ]
 
 Step = Callable[[FakeKubeApi, Discovering], Any]
-
-
-@pytest.fixture(autouse=True)
-def collected() -> Iterator[None]:
-    """What is dropped is told of here, and not in the next test."""
-    yield
-    gc.collect()
 
 
 @dataclass(frozen=True, slots=True)
