@@ -19,7 +19,6 @@ from epp.pool.model_rewrites import ModelRewrites
 from epp.pool.objectives import Objectives
 from epp.pool.state import PoolState
 from epp.telemetry.kubernetes_metrics import KubernetesMetrics
-from tests.fakes.dropped_connections import collect_dropped_connections
 from tests.flows.epp_process import ROOT, wait_until
 from tests.kubernetes.api_client import path_of
 from tests.kubernetes.cluster import RealCluster
@@ -72,12 +71,6 @@ class Picker:
             random=random.Random(1),
             log=self.lines,  # type: ignore[arg-type]
         )
-
-
-@pytest.fixture(autouse=True)
-def _no_connection_outlives_its_test() -> Iterator[None]:
-    yield
-    collect_dropped_connections()
 
 
 @asynccontextmanager

@@ -8,7 +8,6 @@ from enum import Enum
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -32,12 +31,6 @@ WATCH_S = 60.0
 REST_S = 10.0
 """The picture is true within milliseconds; nothing but a fault or a machine that stands still takes so long."""
 GOOD_POOL = inference_pool(POOL, selector=SELECTORS[0], ports=(8000,))
-
-# See tests/fakes/dropped_connections.py; here many histories run in one test. `test_discovery.py` proves that nothing else is left.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
-    pytest.mark.filterwarnings("ignore:Exception ignored in.*([sS]ocket|Transport):pytest.PytestUnraisableExceptionWarning"),
-]
 
 Step = Callable[[FakeKubeApi, Discovering], Any]
 
