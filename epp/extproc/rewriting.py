@@ -16,9 +16,7 @@ STREAMED_WITHOUT_LENGTH = (
 UNSEEN_MODEL = "mode BUFFERED_PARTIAL showed a part of a body that names no model, and it goes on unchanged"
 
 
-def rewritten(
-    exchange: Exchange, outcome: RequestOutcome, read: RequestBody, body: bytes | memoryview, *, partial: bool
-) -> bytes | None:
+def rewritten(exchange: Exchange, outcome: RequestOutcome, read: RequestBody, body: bytes, *, partial: bool) -> bytes | None:
     """The body with the model that the rules choose for the request; None when it stays as it is.
 
     Sets the outcome's target model if a rule decides, also when it decides for the model that is there already. A body that
@@ -31,10 +29,10 @@ def rewritten(
     """
     if read.opaque:
         return None
-    name, whole = read.model, bytes(body)
+    name = read.model
     place = None
     if name is None and partial:
-        found = model_in_part(whole)
+        found = model_in_part(body)
         if found is None:
             give_up(exchange, UNSEEN_MODEL)
             return None
@@ -44,13 +42,13 @@ def rewritten(
     if rewrite is None or name is None:
         return None
     if place is None:
-        place = model_value(whole)
+        place = model_value(body)
     if place is None:
         give_up(exchange, FORM)
         return None
     outcome.target_model = rewrite.model
     exchange.observer.model_rewritten(rewrite.name, name, rewrite.model)
-    return None if rewrite.model == name else place.replaced(whole, rewrite.model)
+    return None if rewrite.model == name else place.replaced(body, rewrite.model)
 
 
 def may_be_rewritten(headers: Mapping[str, str]) -> bool:

@@ -310,13 +310,12 @@ class Session:
         """Learn what the body asks for; the body that must go on in its place, None when it stays as it is."""
         headers, exchange = self._headers, self._exchange
         exchange.observer.body_read(exchange.clock.monotonic_s() - self.outcome.started_at_s)
-        read = read_request_body(
-            headers.get(":path", ""), headers.get("content-type"), headers.get("content-encoding"), bytes(body)
-        )
+        whole = bytes(body)
+        read = read_request_body(headers.get(":path", ""), headers.get("content-type"), headers.get("content-encoding"), whole)
         outcome = self.outcome
         outcome.model = read.model or ""
         outcome.streaming = read.stream
-        changed = rewritten(exchange, outcome, read, body, partial=partial) if exchange.rewrites.active else None
+        changed = rewritten(exchange, outcome, read, whole, partial=partial) if exchange.rewrites.active else None
         if read.opaque:
             exchange.observer.body_not_inspected("opaque")
         elif exchange.requests.strict and not outcome.target_model:

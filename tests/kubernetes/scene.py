@@ -82,13 +82,13 @@ async def until_state(epp: EppProcess, server: Upstream, state: str | None) -> N
     await wait_until(has_it, f"{server.name} to be {state or 'gone'}", SEEN_S)
 
 
-async def until_ready(epp: EppProcess, servers: Sequence[Upstream]) -> None:
+async def until_ready(epp: EppProcess, servers: Sequence[Upstream], timeout_s: float = SEEN_S) -> None:
     """Wait until exactly these servers are ready."""
 
     async def are_ready() -> bool:
         return await ready(epp) == {server.endpoint for server in servers}
 
-    await wait_until(are_ready, f"{len(servers)} ready endpoints", SEEN_S)
+    await wait_until(are_ready, f"{len(servers)} ready endpoints", timeout_s)
 
 
 async def ready(epp: EppProcess) -> set[str]:

@@ -5,7 +5,6 @@ import time
 import pytest
 
 from tests.flows.epp_process import EppProcess, wait_until
-from tests.flows.harness import Setting
 from tests.kubernetes.cluster import RealCluster
 from tests.kubernetes.scene import (
     BODY,
@@ -40,7 +39,7 @@ async def test_while_the_api_server_is_away_for_30_s_nothing_is_lost() -> None:
             assert (await scene.epp.get("/readyz"))[0] == 200
             await cluster.start_api_server()
             await cluster.pods.remove(leaving.name)
-            await wait_until(lambda: _ready_are(scene, staying), "the deletion to be seen", 40)
+            await until_ready(scene.epp, staying, 40)
             assert await age_s(scene.epp) < 60
         warnings = [record for record in scene.epp.log_records("warning") if record["logger"] == "discovery"]
 
@@ -49,11 +48,6 @@ async def test_while_the_api_server_is_away_for_30_s_nothing_is_lost() -> None:
     # One line for each of the kinds that are followed and each of list and watch, not one an attempt.
     assert len(warnings) <= 12, warnings
     assert scene.epp.log_records("error") == []
-
-
-async def _ready_are(scene: Setting, servers: list) -> bool:  # type: ignore[type-arg]
-    pool = await scene.epp.pool()
-    return {address for address, each in pool.items() if each["state"] == "ready"} == {server.endpoint for server in servers}
 
 
 async def test_a_server_that_falls_silent_is_left_for_a_new_connection() -> None:
@@ -66,7 +60,7 @@ async def test_a_server_that_falls_silent_is_left_for_a_new_connection() -> None
         finally:
             cluster.resume()
         await cluster.pods.remove(leaving.name)
-        await wait_until(lambda: _ready_are(scene, staying), "the deletion to be seen", 90)
+        await until_ready(scene.epp, staying, 90)
 
 
 async def test_after_a_compaction_the_picture_is_still_right() -> None:
@@ -78,7 +72,7 @@ async def test_after_a_compaction_the_picture_is_still_right() -> None:
             cluster.stop_api_server()
             await cluster.start_api_server()
         await cluster.pods.remove(scene.upstreams[0].name)
-        await wait_until(lambda: _ready_are(scene, scene.upstreams[1:]), "the deletion to be seen", 40)
+        await until_ready(scene.epp, scene.upstreams[1:], 40)
         assert scene.epp.log_records("error") == []
 
 

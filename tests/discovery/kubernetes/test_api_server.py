@@ -33,12 +33,6 @@ LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 
 
 @pytest.fixture
-async def api() -> AsyncIterator[FakeKubeApi]:
-    async with kube_api() as running:
-        yield running
-
-
-@pytest.fixture
 async def server(api: FakeKubeApi, tmp_path: Path) -> AsyncIterator[ApiServer]:
     found = ApiServer(find_access(str(api.kubeconfig(tmp_path, namespace="ns")), {}, version="1.2.3"))
     yield found

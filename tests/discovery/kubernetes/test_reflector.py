@@ -1,7 +1,6 @@
 """The picture of a resource follows the API server's, by lists and by events."""
 
 import json
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -11,26 +10,8 @@ from epp.discovery.kubernetes.reflector import Resource
 from epp.discovery.kubernetes.watch_plan import WATCH_MAX_S, WATCH_MIN_S
 from tests.discovery.fakes import eventually
 from tests.discovery.kubernetes.following import PODS, Following, api_server, following
-from tests.fakes.kube_api import FakeKubeApi, kube_api
+from tests.fakes.kube_api import FakeKubeApi
 from tests.fakes.kube_objects import pod
-
-
-@pytest.fixture
-async def api() -> AsyncIterator[FakeKubeApi]:
-    async with kube_api() as running:
-        yield running
-
-
-@pytest.fixture
-async def follows(api: FakeKubeApi) -> AsyncIterator[Following]:
-    """Two pods, listed and watched."""
-    api.put_pod(pod("a"))
-    api.put_pod(pod("b"))
-    async with following(api) as running:
-        await running.converges()
-        await api.watched()
-        yield running
-
 
 # ── lists ──
 

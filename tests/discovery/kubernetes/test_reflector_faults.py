@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +16,6 @@ from tests.discovery.kubernetes.following import PODS, Following, following
 from tests.fakes.kube_api import FakeKubeApi, kube_api, pods_path
 from tests.fakes.kube_objects import pod
 from tests.kubernetes.certificates import server_keys
-
-
-@pytest.fixture
-async def api() -> AsyncIterator[FakeKubeApi]:
-    async with kube_api() as running:
-        yield running
-
-
-@pytest.fixture
-async def follows(api: FakeKubeApi) -> AsyncIterator[Following]:
-    """Two pods, listed and watched."""
-    api.put_pod(pod("a"))
-    api.put_pod(pod("b"))
-    async with following(api) as running:
-        await running.converges()
-        await api.watched()
-        yield running
-
 
 # ── ends of watches ──
 
