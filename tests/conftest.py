@@ -1,18 +1,27 @@
 """What all tests share."""
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.leftovers import child_processes, lasting_threads
 
 # No example is judged by the clock: machines differ, and tests run side by side.
-settings.register_profile("no clock", deadline=None)
+settings.register_profile("no clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("no clock")
 
 FLOWS = Path(__file__).parent / "flows"
+
+
+def _is_of_this_test(record: logging.LogRecord) -> bool:
+    """False for what grpcio's one poller says of the closed loop of an earlier test."""
+    return "PollerCompletionQueue" not in record.getMessage()
+
+
+logging.getLogger("asyncio").addFilter(_is_of_this_test)
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m deselects

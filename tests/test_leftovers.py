@@ -8,7 +8,10 @@ from tests.leftovers import child_processes, lasting_threads
 
 
 def test_a_child_process_is_seen_until_it_is_waited_for() -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+    command = [sys.executable, "-c", "print(flush=True); input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()  # a process that has just begun has no command line for a moment
         seen = child_processes()
     after = child_processes()
 

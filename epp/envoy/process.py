@@ -17,6 +17,7 @@ from epp.errors import EppError
 
 _POLL_S = 0.02
 _STOP_S = 5.0
+_ADMIN_PAGE_S = 60.0  # only a bound against hanging: a busy machine may take seconds for a page
 _LOG_TAIL_BYTES = 4000
 
 
@@ -180,7 +181,7 @@ class EnvoyProcess:
 
     async def _get(self, path: str) -> str:
         async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session,
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ADMIN_PAGE_S)) as session,
             session.get(f"http://{self.admin}{path}", raise_for_status=True) as response,
         ):
             return await response.text()

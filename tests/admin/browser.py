@@ -12,8 +12,9 @@ from aiohttp import ClientSession, ClientWebSocketResponse
 
 from tests.tools import require_tool
 
-START_S = 30.0
-WAIT_S = 20.0
+START_S = 90.0
+WAIT_S = 90.0
+"""Both for machines however busy: what is waited for comes."""
 
 
 class Tab:
@@ -119,7 +120,7 @@ async def _debugging_port(profile: Path, process: asyncio.subprocess.Process) ->
 
 async def _end(process: asyncio.subprocess.Process) -> None:
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await process.wait()
     except TimeoutError:
         process.kill()

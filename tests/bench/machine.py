@@ -91,7 +91,10 @@ def thread_cpu_s(pid: int) -> dict[str, float]:
     """CPU seconds of each thread, by `name/id`."""
     found = {}
     for stat in (_PROC / str(pid) / "task").glob("*/stat"):
-        head, _, rest = stat.read_text().rpartition(")")
+        try:
+            head, _, rest = stat.read_text().rpartition(")")
+        except OSError:  # ended while we looked
+            continue
         fields = rest.split()
         name = head.partition("(")[2]
         found[f"{name}/{stat.parent.name}"] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -29,7 +29,7 @@ def children_of(pid: int) -> dict[int, str]:
     return children
 
 
-async def all_end(pids: Iterable[int], timeout_s: float = 10.0) -> None:
+async def all_end(pids: Iterable[int], timeout_s: float = 90.0) -> None:
     """Wait until none of them runs."""
     deadline_s = time.monotonic() + timeout_s
     while running := [pid for pid in pids if is_running(pid)]:

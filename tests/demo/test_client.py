@@ -23,7 +23,7 @@ def request(*, streaming: bool = False, at_s: float = 0.0) -> PlannedRequest:
 
 
 @asynccontextmanager
-async def client_of(handler: Handler, patience_s: float = 5.0) -> AsyncIterator[Client]:
+async def client_of(handler: Handler, patience_s: float = 60.0) -> AsyncIterator[Client]:
     app = web.Application()
     app.router.add_post("/v1/chat/completions", handler)
     async with (
@@ -33,7 +33,7 @@ async def client_of(handler: Handler, patience_s: float = 5.0) -> AsyncIterator[
         yield client
 
 
-async def outcome_of(handler: Handler, *, streaming: bool = False, patience_s: float = 5.0) -> Outcome:
+async def outcome_of(handler: Handler, *, streaming: bool = False, patience_s: float = 60.0) -> Outcome:
     async with client_of(handler, patience_s) as client:
         return await client.send(request(streaming=streaming))
 
@@ -57,10 +57,11 @@ async def test_an_answer_is_counted_with_the_server_that_gave_it() -> None:
         assert (await request.json())["model"] == "m"
         return web.json_response(ANSWER, headers={"x-sim-name": "a"})
 
+    began_s = SystemClock().monotonic_s()
     outcome = await outcome_of(handle)
 
     assert (outcome.ending, outcome.server, outcome.seen, outcome.first_byte_s) == (Ending.ANSWERED, "a", "", None)
-    assert 0 < outcome.duration_s < 5
+    assert 0 < outcome.duration_s < SystemClock().monotonic_s() - began_s
 
 
 async def test_a_stream_is_answered_at_its_end_mark() -> None:
@@ -142,7 +143,7 @@ async def test_driving_sends_until_it_is_stopped_and_waits_for_the_last_answer()
         return web.json_response(ANSWER, headers={"x-sim-name": "a"})
 
     async with client_of(handle) as client:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await client.drive(plan_traffic(1, rate_per_s=200), tally.add, stop)
         assert client.open_requests == 0
 
@@ -174,7 +175,7 @@ async def test_running_streams_are_counted_by_server() -> None:
 
     async with client_of(handle) as client:
         sending = asyncio.create_task(client.send(request(streaming=True)))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not client.streams_on["a"]:
                 await asyncio.sleep(0)
         go_on.set()

@@ -18,7 +18,7 @@ RELEASE = "my-pool"
 NAMESPACE = "default"
 LABELS = {"inferencePool": {"modelServers": {"matchLabels": {"app": "my-model-server"}}}}
 """The only values without a default."""
-_RENDER_S = 60
+_RENDER_S = 110
 
 
 def template(values: Mapping[str, Any], *, release: str = RELEASE) -> subprocess.CompletedProcess[str]:

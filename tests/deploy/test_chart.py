@@ -61,7 +61,11 @@ def test_helm_finds_nothing_to_complain_about(tmp_path: Path) -> None:
     values = tmp_path / "values.yaml"
     values.write_text(yaml.safe_dump(LABELS))
     lint = subprocess.run(
-        [require_helm(), "lint", "--strict", CHART, "--values", values], capture_output=True, text=True, timeout=60, check=False
+        [require_helm(), "lint", "--strict", CHART, "--values", values],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
     )
 
     assert lint.returncode == 0, lint.stdout + lint.stderr

@@ -66,13 +66,15 @@ async def started(objects: list[Manifest], folder: Path) -> AsyncIterator[EnvoyP
     flags = envoy_of(objects)["args"]
     assert flags[:2] == ["--config-path", "/etc/envoy/envoy.yaml"]
     more = [flag for flag in flags[2:] if flag != "--disable-hot-restart"]
+    # Longer than the hook: on a busy machine the listener would else close before the test has asked.
+    more[more.index("--drain-time-s") + 1] = "600"
     program = folder / "envoy"
     program.write_text(f'#!/bin/sh\nexec {shlex.quote(str(find_envoy()))} "$@" {shlex.join(more)}\n')
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     async with (
         start_upstreams(1) as upstreams,
         EppProcess(*endpoint_arguments(upstreams), "--grpc-socket", str(folder / "grpc.sock")),
-        EnvoyProcess(yaml.safe_dump(config), executable=program) as envoy,
+        EnvoyProcess(yaml.safe_dump(config), executable=program, start_timeout_s=60) as envoy,
     ):
         yield envoy
 
@@ -95,7 +97,7 @@ async def test_from_the_hook_on_clients_are_told_to_go_and_are_served(tmp_path: 
         process = await asyncio.create_subprocess_exec(
             require_tool(line[0]), *line[1:], stdout=asyncio.subprocess.PIPE, env={"PATH": os.environ["PATH"]}
         )
-        output, _ = await asyncio.wait_for(process.communicate(), 10)
+        output, _ = await asyncio.wait_for(process.communicate(), 60)
 
         assert process.returncode == 0
         assert output.startswith(b"HTTP/1.1 200 ")

@@ -24,7 +24,8 @@ from epp.pool.endpoint import EndpointSpec
 from epp.pool.state import PoolState
 from tests.fakes.clock import FakeClock
 
-WAIT_MAX_S = 5.0
+WAIT_MAX_S = 60.0
+"""Only so that a wait for what never comes ends; what comes takes milliseconds, and on a busy machine as long as it likes."""
 
 
 def capturing_log() -> tuple[FilteringBoundLogger, list[dict[str, Any]]]:

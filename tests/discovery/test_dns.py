@@ -7,7 +7,16 @@ from epp.discovery.dns import DnsDiscovery
 from epp.discovery.hosts_file import HostsFile
 from epp.discovery.resolver import DnsResolver, Resolution
 from epp.errors import ConfigError
-from tests.discovery.fakes import FakeResolver, FakeSleep, RecordingPool, capturing_log, dns_server, eventually, running
+from tests.discovery.fakes import (
+    FakeDnsServer,
+    FakeResolver,
+    FakeSleep,
+    RecordingPool,
+    capturing_log,
+    dns_server,
+    eventually,
+    running,
+)
 
 
 async def test_each_address_of_the_name_is_an_endpoint_named_by_its_address() -> None:
@@ -69,11 +78,24 @@ def test_what_is_no_name_and_port_is_refused(target: str) -> None:
     assert str(raised.value) == f'--endpoints-dns: expected name:port such as models.example:8000, found "{target}"'
 
 
+class WithPatience:
+    """Asks a DNS server, and gives it up soon only where the test has made it silent."""
+
+    def __init__(self, server: FakeDnsServer, hosts: HostsFile) -> None:
+        self._server = server
+        self._patient, self._hasty = (
+            DnsResolver(hosts=hosts, make_stub=server.stub, lifetime_s=lifetime_s) for lifetime_s in (60.0, 0.2)
+        )
+
+    async def resolve(self, name: str) -> Resolution:
+        return await (self._hasty if self._server.silent else self._patient).resolve(name)
+
+
 async def test_the_pool_follows_a_real_dns_server_through_growth_failure_and_scale_to_zero(tmp_path: Path) -> None:
     pool, sleep = RecordingPool(), FakeSleep()
     async with dns_server() as server:
         server.records = {("gpus.lan", "A"): ["10.0.0.1"]}
-        resolver = DnsResolver(hosts=HostsFile(tmp_path / "hosts"), make_stub=server.stub, lifetime_s=0.2)
+        resolver = WithPatience(server, HostsFile(tmp_path / "hosts"))
         async with running(DnsDiscovery(pool, "gpus.lan:8000", resolver=resolver, sleep=sleep, log=capturing_log()[0]).run()):
             await eventually(lambda: pool.addresses == ["10.0.0.1:8000"])
 

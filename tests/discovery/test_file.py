@@ -1,5 +1,7 @@
 import asyncio
+import threading
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from epp.pool.endpoint import EndpointState
 from tests.discovery.fakes import FakeResolver, RecordingPool, capturing_log, eventually, running
 
 TAKES_EFFECT_WITHIN_S = 1.0
+"""In pauses that are asked for: how long the machine takes for the rest is its own affair."""
 
 
 def entry(name: str, address: str = "10.0.0.1", *more: str) -> str:
@@ -35,7 +38,12 @@ class Watched:
     """A file under watch."""
 
     def __init__(
-        self, path: Path, *, resolver: FakeResolver | None = None, sleep: Callable[[float], Awaitable[None]] = short_sleep
+        self,
+        path: Path,
+        *,
+        resolver: FakeResolver | None = None,
+        sleep: Callable[[float], Awaitable[None]] = short_sleep,
+        known_engine: Callable[[str], str] = str,
     ) -> None:
         self.path = path
         self.pool = RecordingPool()
@@ -44,7 +52,7 @@ class Watched:
         self.discovery = FileDiscovery(
             self.pool,
             path,
-            known_engine=str,
+            known_engine=known_engine,
             resolver=resolver or FakeResolver(),
             on_valid=self.valid.append,
             sleep=sleep,
@@ -57,6 +65,12 @@ class Watched:
 
     async def becomes(self, *names: str) -> None:
         await eventually(lambda: self.pool.names == list(names))
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first listing waits for hostnames, however busy the machine is."""
+    monkeypatch.setattr("epp.discovery.file.FIRST_NAMES_WAIT_S", 60.0)
 
 
 @pytest.fixture
@@ -149,17 +163,25 @@ def turn_link(path: Path, text: str) -> None:
 async def test_a_change_takes_effect_within_a_second_however_it_is_made(
     path: Path, change: Callable[[Path, str], None]
 ) -> None:
-    watched = Watched(path, sleep=asyncio.sleep)
+    pauses: list[tuple[float, list[str]]] = []
+
+    async def noted_sleep(seconds: float) -> None:
+        pauses.append((seconds, watched.pool.names))
+        await short_sleep(seconds)
+
+    watched = Watched(path, sleep=noted_sleep)
     if change is turn_link:
         turn_link(path, ONE)
 
     async with running(watched.discovery.run()):
         await watched.becomes("a")
         for text, names in ((TWO, ["a", "b"]), (ONE, ["a"]), (TWO, ["a", "b"])):
-            began = time.monotonic()
+            await eventually(lambda: pauses)
+            running_pause = len(pauses) - 1
             change(path, text)
             await watched.becomes(*names)
-            assert time.monotonic() - began < TAKES_EFFECT_WITHIN_S
+            before_it_took_effect = [seconds for seconds, known in pauses[running_pause:] if known != names]
+            assert 0 < sum(before_it_took_effect) <= TAKES_EFFECT_WITHIN_S
 
     assert watched.valid == [True]
     assert watched.events == ["endpoints_file_loaded"] * 3
@@ -313,19 +335,24 @@ async def test_the_line_about_a_broken_file_is_bounded(path: Path) -> None:
 
 
 async def test_a_large_file_does_not_hold_up_the_event_loop(path: Path) -> None:
-    watched = Watched(path)
-    large = file_of(*(entry(f"e{i}", f"10.{i >> 16}.{i >> 8 & 255}.{i & 255}") for i in range(5000)))
-    pauses_s: list[float] = []
+    """It is read in a thread of its own, entry by entry."""
+    reading: Counter[int] = Counter()
+
+    def known_engine(name: str) -> str:
+        reading[threading.get_ident()] += 1
+        return name
+
+    watched = Watched(path, known_engine=known_engine)
+    addresses = (f"10.{i >> 16}.{i >> 8 & 255}.{i & 255}" for i in range(5000))
+    large = file_of(*(entry(f"e{i}", address, "engine: vllm") for i, address in enumerate(addresses)))
 
     async with running(watched.discovery.run()):
         await watched.becomes("a")
         replace(path, large)
-        while len(watched.pool.endpoints) == 1:
-            began = time.monotonic()
-            await asyncio.sleep(0.001)
-            pauses_s.append(time.monotonic() - began)
+        await eventually(lambda: len(watched.pool.endpoints) == 5000)
 
-    assert sorted(pauses_s)[int(len(pauses_s) * 0.9)] < 0.1
+    assert reading.total() >= 5000
+    assert threading.get_ident() not in reading
 
 
 # ── hostnames ──
@@ -358,10 +385,9 @@ async def test_a_name_that_was_never_resolved_is_absent_and_the_others_work(path
     watched = Watched(path, resolver=FakeResolver(one_lan=[FAILED, FAILED, found("10.0.0.2")]))
 
     async with running(watched.discovery.run()):
-        await eventually(lambda: watched.pool.listed)
-        assert watched.pool.names == ["a"]
         await watched.becomes("a", "b")
 
+    assert [spec.name for spec in watched.pool.memberships[0]] == ["a"]
     assert watched.events == ["name_not_resolved", "name_resolved"]
 
 
@@ -371,10 +397,11 @@ async def test_a_name_that_stops_resolving_keeps_its_last_addresses(path: Path) 
     watched = Watched(path, resolver=resolver)
 
     async with running(watched.discovery.run()):
-        await eventually(lambda: watched.pool.addresses == ["10.0.0.1:8000"])
         await eventually(lambda: watched.pool.addresses == ["10.0.0.7:8000"])
 
-    assert all(watched.pool.memberships)
+    told = [[spec.address for spec in membership] for membership in watched.pool.memberships]
+    assert told[0] == ["10.0.0.1:8000"]
+    assert all(addresses in (["10.0.0.1:8000"], ["10.0.0.7:8000"]) for addresses in told)
     assert len(resolver.asked) >= 4
 
 

@@ -18,9 +18,14 @@ async def server() -> AsyncIterator[FakeDnsServer]:
 
 
 def resolver(
-    server: FakeDnsServer, *, hosts: Path = Path("/missing"), search: tuple[str, ...] = (), ndots: int = 1
+    server: FakeDnsServer,
+    *,
+    hosts: Path = Path("/missing"),
+    search: tuple[str, ...] = (),
+    ndots: int = 1,
+    lifetime_s: float = 60.0,
 ) -> DnsResolver:
-    return DnsResolver(hosts=HostsFile(hosts), make_stub=lambda: server.stub(search=search, ndots=ndots), lifetime_s=0.2)
+    return DnsResolver(hosts=HostsFile(hosts), make_stub=lambda: server.stub(search=search, ndots=ndots), lifetime_s=lifetime_s)
 
 
 async def test_all_a_and_aaaa_records_are_found_sorted_with_the_lowest_ttl(server: FakeDnsServer) -> None:
@@ -67,7 +72,7 @@ async def test_one_family_that_fails_does_not_hide_the_other(server: FakeDnsServ
 async def test_a_silent_server_tells_nothing_after_the_set_time(server: FakeDnsServer) -> None:
     server.silent = {"gpus.lan"}
 
-    resolution = await resolver(server).resolve("gpus.lan")
+    resolution = await resolver(server, lifetime_s=0.2).resolve("gpus.lan")
 
     assert resolution == Resolution(ipv4=None, ipv6=None, reason="A: no answer within 0.2 s, AAAA: no answer within 0.2 s")
 

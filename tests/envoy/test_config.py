@@ -57,6 +57,7 @@ async def test_a_real_envoy_accepts_every_combination_of_switches(number: int, t
         assert code == 0, output
 
 
+@pytest.mark.timeout(600)  # 25 Envoys
 async def test_a_real_envoy_accepts_every_pair_of_body_modes(tmp_path: Path) -> None:
     for request_mode, response_mode in itertools.product(BodyMode, BodyMode):
         options = EnvoyOptions(request_body_mode=request_mode, response_body_mode=response_mode)

@@ -3,6 +3,7 @@
 What is asserted here is what the product relies on; where a newer Envoy behaves otherwise, these tests say so first.
 """
 
+import asyncio
 import hashlib
 from typing import Any
 
@@ -11,7 +12,7 @@ import grpc.aio
 import pytest
 
 from epp.envoy.options import BodyMode
-from tests.envoy.rig import Rig, start_rig
+from tests.envoy.rig import LONG_S, Rig, start_rig
 from tests.fakes.ext_proc_server import Behaviour
 from tests.fakes.http1_client import connect
 from tests.fakes.upstream import Upstream
@@ -89,16 +90,19 @@ async def test_full_duplex_marks_the_end_with_an_empty_piece() -> None:
 
 @pytest.mark.parametrize("mode", [BodyMode.NONE, BodyMode.STREAMED, FULL])
 async def test_streamed_answers_keep_their_time(mode: BodyMode) -> None:
+    """Each piece comes through while the server holds the next one back."""
     async with (
+        asyncio.timeout(LONG_S),
         Upstream() as upstream,
         start_rig(behaviour(upstream), response_body_mode=mode) as rig,
         connect(rig.listen.host, rig.listen.port) as connection,
     ):
-        answer = await connection.request("/sse?events=5&gap_ms=100", body=b"{}")
-
-    assert answer.first_byte_s < 0.09
-    assert len(answer.gaps_s) == 5
-    assert all(0.05 < gap < 0.19 for gap in answer.gaps_s), answer.gaps_s
+        await connection.send("/steps", body=b"{}")
+        for number in range(5):
+            upstream.steps.release()
+            came = await connection.reader.readuntil(b"token %d" % number)
+            assert b"token %d" % (number + 1) not in came
+        await connection.reader.readuntil(b"[DONE]")
 
 
 @pytest.mark.parametrize(
@@ -144,8 +148,7 @@ async def test_a_partially_buffered_body_over_the_limit_arrives_whole_but_is_see
 
 async def test_envoys_own_answers_reach_the_response_phases() -> None:
     """A refused connection is visible to the picker as a 503 that no endpoint sent."""
-    async with Upstream() as upstream, start_rig(behaviour(upstream)) as rig:
-        await upstream.stop()
+    async with start_rig(Behaviour(destination="127.0.0.1:1", hold_headers=True)) as rig:  # nobody listens there
         answer = await rig.fetch(body=b"x")
         stream = await rig.last_stream()
 
@@ -186,14 +189,16 @@ async def test_pick_only_streams_end_with_the_request(mode: BodyMode) -> None:
     async with (
         Upstream() as upstream,
         start_rig(behaviour(upstream, mode), request_body_mode=mode, pick_only=True) as rig,
-        connect(rig.listen.host, rig.listen.port) as connection,
     ):
-        answer = await connection.request("/sse?events=5&gap_ms=60", body=b"{}")
-        stream = await rig.last_stream()
+        upstream.gate.clear()
+        answering = asyncio.create_task(rig.fetch("/held", body=b"{}"))
+        await wait_until(lambda: upstream.received, "the server to have the request", LONG_S)
+        stream = await rig.last_stream()  # while the answer is held
+        assert not answering.done()
+        upstream.gate.set()
+        answer = await answering
 
-    assert len(answer.pieces) == 6
-    assert stream.ended_at_s is not None
-    assert stream.ended_at_s - stream.messages[0].at_s < 0.1
+    assert answer.body.endswith(b"[DONE]\n\n")
     assert not any(phase.startswith("response") for phase in stream.phases)
 
 
@@ -201,7 +206,7 @@ async def test_pick_only_streams_end_with_the_request(mode: BodyMode) -> None:
 async def test_the_message_timeout_holds_where_envoy_has_one(mode: BodyMode) -> None:
     async with (
         Upstream() as upstream,
-        start_rig(behaviour(upstream, mode, hold_s=0.5), request_body_mode=mode, message_timeout_s=0.1) as rig,
+        start_rig(behaviour(upstream, mode, hold_s=10 * LONG_S), request_body_mode=mode, message_timeout_s=0.1) as rig,
     ):
         assert (await rig.fetch(body=b"x")).status == 504
 
@@ -211,14 +216,17 @@ async def test_full_duplex_has_no_message_timeout() -> None:
         assert (await rig.fetch(body=b"x")).status == 200
 
 
-@pytest.mark.parametrize("path", ["/sse?events=50&gap_ms=50", "/x"])
+@pytest.mark.parametrize("path", ["/held", "/x"])
 async def test_a_client_that_goes_away_ends_the_stream(path: str) -> None:
-    async with Upstream() as upstream, start_rig(behaviour(upstream, hold_s=0.0 if "sse" in path else 2.0)) as rig:
+    """Nothing else would end it: the server holds the answer, or the picker its first reply."""
+    async with Upstream() as upstream, start_rig(behaviour(upstream, hold_s=10 * LONG_S if path == "/x" else 0.0)) as rig:
+        upstream.gate.clear()
         async with connect(rig.listen.host, rig.listen.port) as connection:
             await connection.send(path, body=b"{}")
-            if "sse" in path:
-                await connection.reader.readuntil(b"token 0")
-            await wait_until(lambda: rig.picker.streams, "the stream to begin")
+            if path == "/held":
+                async with asyncio.timeout(LONG_S):
+                    await connection.reader.readuntil(b"token 0")
+            await wait_until(lambda: rig.picker.streams, "the stream to begin", LONG_S)
             connection.reset()
         stream = await rig.last_stream()
 
@@ -244,10 +252,10 @@ async def test_grpc_passes_to_http2_endpoints() -> None:
             grpc.aio.insecure_channel(str(rig.listen)) as channel,
         ):
             twice: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream("/test.Echo/Twice")
-            replies = [reply async for reply in twice(b"x" * 100_000, timeout=10)]
+            replies = [reply async for reply in twice(b"x" * 100_000, timeout=LONG_S)]
             nothing: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/test.Echo/Nothing")
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await nothing(b"", timeout=10)
+                await nothing(b"", timeout=LONG_S)
     finally:
         await server.stop(None)
 

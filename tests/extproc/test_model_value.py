@@ -2,7 +2,6 @@
 
 import codecs
 import json
-import time
 from itertools import chain
 from typing import Any
 
@@ -12,6 +11,9 @@ from hypothesis import strategies as st
 
 from epp.extproc.model_value import model_in_part, model_value
 from epp.extproc.request_body import MAX_LENIENT_BODY_BYTES, read_request_body
+from tests.extproc.work import least_s
+
+pytestmark = pytest.mark.timeout(600)  # guards against hanging; some examples take long on a busy machine
 
 NEW = "the-new-model"
 
@@ -220,10 +222,8 @@ def test_where_the_beginning_of_a_body_names_no_model_none_is_found(part: bytes)
 
 @pytest.mark.parametrize("unit", [b'"a"', b'{"model":"a"}', b'"\\"model\\":\\"a\\""', b'[[["a"]]]'])
 def test_the_time_for_a_megabyte_that_repeats_the_name_is_bounded(unit: bytes) -> None:
-    """Such a body takes about 2 ms, as long as reading it does; work for each of the 250,000 names would take far longer."""
+    """It is about that for reading such a body; work for each of the 250,000 names would take far longer."""
     body = b'{"x":[' + b",".join([unit] * (1_000_000 // (len(unit) + 1))) + b'],"model":"a"}'
-    began_s = time.process_time()
 
     assert rewritten(body) == body[:-4] + json.dumps(NEW).encode() + b"}"
-
-    assert time.process_time() - began_s < 0.1
+    assert least_s(lambda: rewritten(body)) < 10 * least_s(lambda: read_request_body("/", None, None, body))

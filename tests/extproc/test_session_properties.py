@@ -3,6 +3,7 @@
 import json
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +23,8 @@ from epp.extproc.names import MAX_PIECE_BYTES
 from epp.extproc.session import Session
 from epp.pool.model_rewrites import RewriteRule, RewriteTarget
 from tests.extproc.exchange import Bench
+
+pytestmark = pytest.mark.timeout(600)  # guards against hanging; some examples take long on a busy machine
 
 modes = st.sampled_from(BodyMode)
 chunks = st.binary(max_size=200) | st.sampled_from([b"", b'{"model": "m"', b"}", bytes(70_000)])

@@ -16,7 +16,7 @@ from envoy_data_plane.envoy.extensions.filters.http.ext_proc.v3 import Processin
 from envoy_data_plane.envoy.service.ext_proc import v3 as ext_proc
 from envoy_data_plane.google.protobuf import ListValue, Struct, Value
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 """How long a reply may take."""
 DESTINATION = "x-gateway-destination-endpoint"
 _SUBSET = "x-gateway-destination-endpoint-subset"
@@ -63,7 +63,7 @@ class ExtProcClient:
         """The state that the health service tells of `service`."""
         method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary("/grpc.health.v1.Health/Check")
         name = service.encode()
-        return _STATES[await method(b"\x0a" + bytes([len(name)]) + name if name else b"", timeout=5)]
+        return _STATES[await method(b"\x0a" + bytes([len(name)]) + name if name else b"", timeout=PATIENCE_S)]
 
 
 class ExtProcStream:

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -84,8 +84,10 @@ class Connection:
         self.writer.write(last_chunk_bytes(trailers))
         await self.writer.drain()
 
-    async def read_answer(self, started_s: float, method: str = "POST") -> Answer:
-        """Read one answer to its end, or to the end of the connection."""
+    async def read_answer(
+        self, started_s: float, method: str = "POST", on_piece: Callable[[bytes], object] | None = None
+    ) -> Answer:
+        """Read one answer to its end, or to the end of the connection; `on_piece` is called with each piece of the body."""
         head = await read_head(self.reader)
         if head is None:
             raise ConnectionResetError("no answer")
@@ -96,17 +98,26 @@ class Connection:
         try:
             async for piece in body.pieces():
                 answer.pieces.append((time.monotonic() - started_s, piece))
+                if on_piece is not None:
+                    on_piece(piece)
         except (asyncio.IncompleteReadError, ConnectionError):
             answer.cut = True
         answer.trailers = body.trailers
         return answer
 
-    async def request(self, path: str = "/v1/chat/completions", *, method: str = "POST", **rest: Any) -> Answer:
-        """Send while reading, so that neither side waits for the other; arguments as in `send`."""
+    async def request(
+        self,
+        path: str = "/v1/chat/completions",
+        *,
+        method: str = "POST",
+        on_piece: Callable[[bytes], object] | None = None,
+        **rest: Any,
+    ) -> Answer:
+        """Send while reading, so that neither side waits for the other; arguments as in `send` and `read_answer`."""
         started_s = time.monotonic()
         sending = asyncio.create_task(self.send(path, method=method, **rest))
         try:
-            return await self.read_answer(started_s, method)
+            return await self.read_answer(started_s, method, on_piece)
         finally:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
@@ -116,17 +127,30 @@ class Connection:
         self.writer.transport.abort()
 
 
+class _Reader(asyncio.StreamReader):
+    """What came before a reset can still be read: a server may answer and close before it has read everything."""
+
+    def set_exception(self, exc: Exception) -> None:
+        if isinstance(exc, ConnectionError):
+            self.feed_eof()
+        else:
+            super().set_exception(exc)
+
+
 @asynccontextmanager
 async def connect(host: str, port: int) -> AsyncIterator[Connection]:
     """A connection that is closed at the end, whatever happened."""
-    reader, writer = await asyncio.open_connection(host, port, limit=1 << 20)
+    loop = asyncio.get_running_loop()
+    reader = _Reader(limit=1 << 20)
+    transport, protocol = await loop.create_connection(lambda: asyncio.StreamReaderProtocol(reader), host, port)
+    writer = asyncio.StreamWriter(transport, protocol, reader, loop)
     try:
         yield Connection(reader, writer)
     finally:
         writer.transport.abort()
 
 
-async def fetch(host: str, port: int, path: str = "/v1/chat/completions", *, timeout_s: float = 30.0, **rest: Any) -> Answer:
-    """One request on a connection of its own; arguments as in `Connection.send`."""
+async def fetch(host: str, port: int, path: str = "/v1/chat/completions", *, timeout_s: float = 240.0, **rest: Any) -> Answer:
+    """One request on a connection of its own; arguments as in `Connection.request`."""
     async with asyncio.timeout(timeout_s), connect(host, port) as connection:
         return await connection.request(path, **rest)

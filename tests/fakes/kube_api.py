@@ -58,6 +58,7 @@ class FakeKubeApi:
         self.refusals: list[Refusal] = []
         self.port = 0
         self.keys = keys
+        self._held_lists = ""
         self._lists_go = asyncio.Event()
         self._lists_go.set()
         self._watches: list[Watch] = []
@@ -199,8 +200,9 @@ class FakeKubeApi:
         self._answers.store = backup.backup()
         await self.start()
 
-    def hold_lists(self) -> None:
-        """Answer no list until `release_lists`."""
+    def hold_lists(self, collection: str = "") -> None:
+        """Answer no list of that collection, or of any, until `release_lists`."""
+        self._held_lists = collection
         self._lists_go.clear()
 
     def release_lists(self) -> None:
@@ -222,7 +224,7 @@ class FakeKubeApi:
         """How many requests of that verb came."""
         return Counter(request.verb for request in self.requests)[verb]
 
-    async def watched(self, watches: int = 1, within_s: float = 5.0) -> None:
+    async def watched(self, watches: int = 1, within_s: float = 60.0) -> None:
         """Wait until at least so many watches run."""
         async with asyncio.timeout(within_s):
             while len(self._watches) < watches:
@@ -280,7 +282,8 @@ class FakeKubeApi:
             if verb == "watch":
                 return await self._watch(collection, query, reader, writer)
             if verb == "list":
-                await self._lists_go.wait()
+                if self._held_lists in ("", collection):
+                    await self._lists_go.wait()
                 await asyncio.sleep(self.list_delay_s)
                 status, answer = 200, self._answers.list(collection, query)
             else:

@@ -39,7 +39,7 @@ class Upstream:
         status: Status of every answer but the metrics page's.
         delay_s: Wait before every answer but the metrics page's.
         gate: Every answer but the metrics page's waits while it is closed; open at first.
-        steps: Each event of `/steps` takes one.
+        steps: Each event of `/steps` takes one, and so does the end of `/cut` after its first half.
         waiting_requests, running_requests, kv_cache_usage_ratio: What the metrics page says.
         counts_itself: The metrics page adds the requests that are there to `running_requests`.
         page: What the metrics page says instead of that.
@@ -164,9 +164,9 @@ class Upstream:
             writer.write(chunk_bytes(b"with trailers") + last_chunk_bytes([("x-checksum", "abc123")]))
             await writer.drain()
         elif path == "/cut":
-            writer.write(_chunked_head(self.status, "text/plain") + chunk_bytes(b"half"))
+            writer.write(_chunked_head(self.status, "text/plain") + chunk_bytes(self.name.encode()))
             await writer.drain()
-            await asyncio.sleep(0.05)
+            await self.steps.acquire()
             writer.transport.abort()
         elif request.method == "HEAD":
             writer.write(head_bytes(f"HTTP/1.1 {self.status} X", [("content-length", "2")]))

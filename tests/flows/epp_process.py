@@ -1,6 +1,7 @@
 """`epp serve` as a process, on free ports."""
 
 import asyncio
+import os
 import re
 import signal
 import sys
@@ -13,6 +14,7 @@ from typing import Any, Self
 
 import aiohttp
 import msgspec
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from epp.envoy.options import HostPort
@@ -20,9 +22,14 @@ from epp.envoy.options import HostPort
 ROOT = Path(__file__).parents[2]
 _LISTENING = re.compile(r"\b(grpc|health|metrics)=(\S+)")
 _POLL_S = 0.02
+PATIENCE_S = 30.0
+"""How long a condition may take to come true on a busy machine; shorter than the time limits of the picker itself, which
+would make some of them true in the end."""
+START_S = 100.0
+"""The same for a program to start."""
 
 
-async def wait_until(condition: Callable[[], object | Awaitable[object]], what: str, timeout_s: float = 10.0) -> None:
+async def wait_until(condition: Callable[[], object | Awaitable[object]], what: str, timeout_s: float = PATIENCE_S) -> None:
     """Wait for a condition, sync or async, to be true; after `timeout_s` an AssertionError that says what was awaited."""
     end_s = time.monotonic() + timeout_s
     while True:
@@ -39,6 +46,9 @@ async def wait_until(condition: Callable[[], object | Awaitable[object]], what: 
 class EppProcess:
     """`epp serve` as a process: `async with EppProcess("--endpoint", "127.0.0.1:8000") as epp: epp.grpc`.
 
+    A scrape may take long, and what it said is believed for long, where the arguments do not say otherwise: a busy machine
+    must not change what the picker knows.
+
     Attributes:
         grpc, health, metrics: The ports it listens on, once the context is entered.
     """
@@ -47,9 +57,9 @@ class EppProcess:
     health: HostPort
     metrics: HostPort
 
-    def __init__(self, *arguments: str, tls: bool = False, ready: bool = True, start_timeout_s: float = 20.0) -> None:
+    def __init__(self, *arguments: str, tls: bool = False, ready: bool = True, start_timeout_s: float = START_S) -> None:
         """`arguments` follow `epp serve`; with `ready`, entering waits until `/readyz` says so; `tls` is the default one."""
-        self._arguments = arguments
+        self._arguments = _patient(arguments)
         self._tls = tls
         self._ready = ready
         self._start_timeout_s = start_timeout_s
@@ -82,14 +92,14 @@ class EppProcess:
         assert self._process is not None
         return self._process.pid
 
-    async def wait_ready(self, timeout_s: float = 10.0) -> None:
+    async def wait_ready(self, timeout_s: float = PATIENCE_S) -> None:
         """Wait until `/readyz` answers 200."""
         await wait_until(self._is_ready, "/readyz to answer 200", timeout_s)
 
     async def get(self, path: str) -> tuple[int, str]:
         """Status and body of a page of the metrics port."""
         async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session,
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PATIENCE_S)) as session,
             session.get(f"http://{self.metrics}{path}") as response,
         ):
             return response.status, await response.text()
@@ -108,13 +118,25 @@ class EppProcess:
         value: float | None = (await self.pool())[endpoint][key]
         return value
 
-    async def wait_idle(self, timeout_s: float = 1.0) -> None:
+    async def wait_idle(self, timeout_s: float = PATIENCE_S) -> None:
         """Wait until no endpoint has a request in flight; those that have left the pool are among them."""
 
         async def is_idle() -> bool:
             return all(not endpoint["in_flight_requests"] for endpoint in (await self.pool()).values())
 
         await wait_until(is_idle, "no request in flight on any endpoint", timeout_s)
+
+    async def wait_scraped(self) -> None:
+        """Wait until a scrape of each endpoint that began after this call has been read."""
+        began_s = time.monotonic()
+
+        async def are_scraped() -> bool:
+            asked_s = time.monotonic()
+            ages = [endpoint["metrics_age_s"] for endpoint in (await self.pool()).values()]
+            # An age is of a moment after the question, rounded to a millisecond.
+            return all(age_s is not None and asked_s - age_s > began_s + 0.001 for age_s in ages)
+
+        await wait_until(are_scraped, "a new scrape of each endpoint", 4 * PATIENCE_S)
 
     async def metric(self, name: str, /, **labels: str) -> float | None:
         """The sum over the samples of that name whose labels include `labels`; None when there is none."""
@@ -136,6 +158,11 @@ class EppProcess:
         status = Path(f"/proc/{self.pid}/status").read_text()
         return int(status.partition("VmRSS:")[2].split()[0]) * 1024
 
+    def cpu_s(self) -> float:
+        """CPU time used so far, in steps of 10 ms: what a task costs, however busy the machine is."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def log_records(self, level: str | None = None) -> list[dict[str, Any]]:
         """The log's lines so far, those of `level` alone when it is given."""
         lines = [line for line in self.log_text().splitlines() if line.startswith("{") and line.endswith("}")]
@@ -147,7 +174,7 @@ class EppProcess:
         if self._process is not None and self._process.returncode is None:
             self._process.send_signal(by)
 
-    async def wait(self, timeout_s: float = 40.0) -> int:
+    async def wait(self, timeout_s: float = 4 * PATIENCE_S) -> int:
         """Wait for the end; the exit code."""
         assert self._process is not None
         async with asyncio.timeout(timeout_s):
@@ -205,5 +232,20 @@ class EppProcess:
             raise AssertionError(f"expected epp serve to run, found exit code {self._process.returncode}")
         try:
             return (await self.get("/readyz"))[0] == 200
-        except aiohttp.ClientError:
+        except (aiohttp.ClientError, TimeoutError):
             return False
+
+
+def _patient(arguments: tuple[str, ...]) -> list[str]:
+    """The arguments, with more time for scrapes where they do not speak of it."""
+    patient = list(arguments)
+    if not any(word.startswith("--config-file") for word in patient):
+        if "--config-text" not in patient:
+            patient += ["--config-text", "{apiVersion: llm-d.ai/v1alpha1, kind: EndpointPickerConfig}"]
+        at = patient.index("--config-text") + 1
+        document = yaml.safe_load(patient[at])
+        document["scrape"] = {"timeout": f"{PATIENCE_S:g}s", **document.get("scrape", {})}
+        patient[at] = msgspec.json.encode(document).decode()
+    if not any(word.startswith("--metrics-staleness-threshold") for word in patient):
+        patient += ["--metrics-staleness-threshold", "10m"]
+    return patient

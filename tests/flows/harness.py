@@ -14,17 +14,18 @@ import msgspec
 from envoy_data_plane.envoy.config.bootstrap.v3 import Bootstrap
 
 from epp.envoy.config import bootstrap
+from epp.envoy.ext_proc_filter import EPP_CLUSTER
 from epp.envoy.options import EnvoyOptions, HostPort
 from epp.envoy.process import EnvoyProcess
-from epp.envoy.typed import as_yaml
+from epp.envoy.typed import as_yaml, seconds
 from tests.fakes.ext_proc_client import ExtProcClient
 from tests.fakes.http1_client import Answer, Connection, connect, fetch
 from tests.fakes.upstream import Upstream
-from tests.flows.epp_process import EppProcess, wait_until
+from tests.flows.epp_process import PATIENCE_S, START_S, EppProcess, wait_until
 
 __all__ = [
-    "FREE_PORT", "EppProcess", "Setting", "endpoint_arguments", "endpoint_entry", "start_all", "start_direct", "start_envoy", "start_pair",
-    "start_upstreams", "wait_until", "write_endpoints", "write_entries",
+    "FREE_PORT", "PATIENCE_S", "EppProcess", "Setting", "endpoint_arguments", "endpoint_entry", "patient_health_check", "start_all",
+    "start_direct", "start_envoy", "start_pair", "start_upstreams", "wait_until", "write_endpoints", "write_entries", "write_file",
 ]  # fmt: skip
 
 FREE_PORT = HostPort("127.0.0.1", 0)
@@ -48,8 +49,16 @@ async def start_envoy(
     configuration = bootstrap(chosen)
     if adapt is not None:
         adapt(configuration)
-    async with EnvoyProcess(as_yaml(configuration)) as process:
+    async with EnvoyProcess(as_yaml(configuration), start_timeout_s=START_S) as process:
         yield process
+
+
+def patient_health_check(configuration: Bootstrap) -> None:
+    """For `adapt`: a picker that is slow on a busy machine is not taken for a dead one; one that is gone or says no, is."""
+    assert configuration.static_resources is not None
+    (cluster,) = [each for each in configuration.static_resources.clusters if each.name == EPP_CLUSTER]
+    for check in cluster.health_checks:
+        check.timeout = seconds(PATIENCE_S)
 
 
 @asynccontextmanager
@@ -81,6 +90,15 @@ class Setting:
         """One request through Envoy on a connection of its own; arguments as in `Connection.send`."""
         return await fetch(self.listen.host, self.listen.port, path, **request)
 
+    async def fetch_cut(self, **request: Any) -> Answer:
+        """An answer that the model server breaks off, once its first half is here."""
+
+        def has_come(server_name: bytes) -> None:
+            (server,) = [upstream for upstream in self.upstreams if upstream.name.encode() == server_name]
+            server.steps.release()
+
+        return await self.fetch("/cut", on_piece=has_come, **request)
+
     def connect(self) -> AbstractAsyncContextManager[Connection]:
         """A client's connection to Envoy."""
         return connect(self.listen.host, self.listen.port)
@@ -99,6 +117,7 @@ class Setting:
             await wait_until(
                 lambda: self.active_requests >= before + count or any(task.done() for task in tasks),
                 f"{count} more requests at the model servers",
+                4 * PATIENCE_S,
             )
             early = [task.result() for task in tasks if task.done()]
             assert not early, f"expected the model servers to hold every request, found {early[0]}"
@@ -179,6 +198,11 @@ def endpoint_entry(upstream: Upstream, **more: Any) -> dict[str, Any]:
 
 def write_entries(file: Path, entries: Sequence[dict[str, Any]]) -> None:
     """Write an endpoints file in one step, as a careful operator would."""
+    write_file(file, msgspec.json.encode({"endpoints": entries}).decode())
+
+
+def write_file(file: Path, text: str) -> None:
+    """Write a file in one step, so that nobody ever reads a half."""
     fresh = file.with_suffix(".new")
-    fresh.write_bytes(msgspec.json.encode({"endpoints": entries}))
+    fresh.write_text(text)
     fresh.replace(file)

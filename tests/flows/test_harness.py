@@ -1,5 +1,7 @@
 """The harness itself: a test that hangs or leaves processes behind would hide what the other flow tests find."""
 
+import asyncio
+
 import pytest
 
 from tests.fakes.http1_client import connect, fetch
@@ -22,17 +24,22 @@ async def test_the_upstream_says_what_it_received(upstreams: list[Upstream]) -> 
 
 async def test_the_client_sees_gaps_and_trailers(upstreams: list[Upstream]) -> None:
     port = upstreams[0].port
-    events = await fetch("127.0.0.1", port, "/sse?events=3&gap_ms=60", body=b"")
+    loop = asyncio.get_running_loop()
+    upstreams[0].steps.release()
+    # Each event is made 50 ms after the one before has arrived.
+    events = await fetch(
+        "127.0.0.1", port, "/steps", body=b"", on_piece=lambda _: loop.call_later(0.05, upstreams[0].steps.release)
+    )
     trailers = await fetch("127.0.0.1", port, "/trailers", body=b"")
 
-    assert len(events.gaps_s) == 3
-    assert min(events.gaps_s) > 0.03
+    assert len(events.gaps_s) == 5
+    assert min(events.gaps_s[:4]) > 0.045  # [DONE] comes with the last event
     assert trailers.trailers == [("x-checksum", "abc123")]
 
 
 async def test_the_upstream_notices_a_client_that_went_away(upstreams: list[Upstream]) -> None:
     async with connect("127.0.0.1", upstreams[0].port) as connection:
-        await connection.send("/sse?events=100&gap_ms=20", body=b"")
+        await connection.send("/sse?events=1000000&gap_ms=20", body=b"")
         await wait_until(lambda: upstreams[0].active_requests == 1, "the request to arrive")
         connection.reset()
         await wait_until(lambda: upstreams[0].cut_requests == 1, "the upstream to notice")

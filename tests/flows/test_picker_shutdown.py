@@ -15,7 +15,17 @@ from epp.envoy.ext_proc_filter import EPP_CLUSTER
 from epp.envoy.options import BodyMode
 from tests.fakes.ext_proc_client import ExtProcClient, reason
 from tests.fakes.http1_client import Answer
-from tests.flows.harness import EppProcess, Setting, endpoint_arguments, start_envoy, start_pair, start_upstreams, wait_until
+from tests.flows.harness import (
+    PATIENCE_S,
+    EppProcess,
+    Setting,
+    endpoint_arguments,
+    patient_health_check,
+    start_envoy,
+    start_pair,
+    start_upstreams,
+    wait_until,
+)
 
 pytestmark = pytest.mark.both_transports
 
@@ -27,12 +37,16 @@ RATE_PER_S = 50
 class Traffic:
     """Requests at a steady rate, each on its own connection: every fifth a stream of about half a second.
 
+    At most `RATE_PER_S` are under way at once, so on a slow machine the rate is less.
+
     Attributes:
         answers: Those that came, in order of their ends.
+        began_s: When the request of each was sent, monotonic.
     """
 
     def __init__(self, scene: Setting) -> None:
         self.answers: list[Answer] = []
+        self.began_s: list[float] = []
         self._scene = scene
         self._running: set[asyncio.Task[None]] = set()
         self._source: asyncio.Task[None] | None = None
@@ -50,7 +64,11 @@ class Traffic:
     async def wait_for(self, more: int) -> None:
         """Wait for so many further answers."""
         aim = len(self.answers) + more
-        await wait_until(lambda: len(self.answers) >= aim, f"{more} further answers")
+        await wait_until(lambda: len(self.answers) >= aim, f"{more} further answers", 4 * PATIENCE_S)
+
+    def begun_after(self, at_s: float) -> list[Answer]:
+        """The answers to requests that were sent after this moment."""
+        return [answer for answer, began_s in zip(self.answers, self.began_s, strict=True) if began_s > at_s]
 
     async def _send(self) -> None:
         number = 0
@@ -61,9 +79,13 @@ class Traffic:
             task.add_done_callback(self._running.discard)
             number += 1
             await asyncio.sleep(1 / RATE_PER_S)
+            while len(self._running) >= RATE_PER_S:
+                await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
 
     async def _request(self, path: str) -> None:
+        began_s = time.monotonic()
         self.answers.append(await self._scene.fetch(path, body=BODY))
+        self.began_s.append(began_s)
 
 
 @asynccontextmanager
@@ -74,7 +96,7 @@ async def start_two_pickers(mode: BodyMode = BodyMode.FULL_DUPLEX_STREAMED) -> A
         async with (
             EppProcess(*endpoints) as first,
             EppProcess(*endpoints) as second,
-            start_envoy(first.grpc.port, second.grpc.port, request_body_mode=mode) as envoy,
+            start_envoy(first.grpc.port, second.grpc.port, request_body_mode=mode, adapt=patient_health_check) as envoy,
         ):
             yield Setting(envoy, first, upstreams), second
 
@@ -83,21 +105,24 @@ async def start_two_pickers(mode: BodyMode = BodyMode.FULL_DUPLEX_STREAMED) -> A
 async def test_a_picker_that_ends_under_load_loses_no_request(mode: BodyMode) -> None:
     """Field report 75: two pickers behind Envoy at 50 requests a second, one of them gets SIGTERM."""
     async with start_two_pickers(mode) as (scene, second), Traffic(scene) as traffic:
+        for picker in (scene.epp, second):
+            await wait_until(lambda at=picker: at.metric("llm_d_epp_request_total"), "both to take part")  # type: ignore[misc]
         await traffic.wait_for(25)
-        both_before = [await picker.metric("llm_d_epp_request_total") for picker in (scene.epp, second)]
         scene.epp.terminate()
         code = await scene.epp.wait()
         await traffic.wait_for(25)
     failed = [answer.status for answer in traffic.answers if answer.status != 200 or answer.cut]
 
-    assert all(both_before), "both take part"
     assert code == 0
     assert failed == []
     assert scene.epp.log_records("error") == []
 
 
 async def test_a_stream_that_comes_a_second_after_sigterm_is_answered() -> None:
-    """Field report 75: readiness turns off, liveness stays, those who have not noticed yet are still served."""
+    """Field report 75: readiness turns off, liveness stays, those who have not noticed yet are still served.
+
+    A stream keeps the drain from its end for as long as this test takes; after it the picker waits for others.
+    """
     async with (
         start_upstreams(1) as upstreams,
         EppProcess("--endpoint", upstreams[0].endpoint) as epp,
@@ -105,6 +130,9 @@ async def test_a_stream_that_comes_a_second_after_sigterm_is_answered() -> None:
         ExtProcClient(str(epp.health)) as probe,
     ):
         assert await probe.check("readiness") == "SERVING"
+        lasting = client.stream()
+        await lasting.send_headers(end_of_stream=True)
+        assert await lasting.read()
         epp.terminate()
         await wait_until(lambda: _says(probe, "readiness", "NOT_SERVING"), "readiness to turn off")
         assert await client.check("envoy.service.ext_proc.v3.ExternalProcessor") == "NOT_SERVING"
@@ -113,17 +141,20 @@ async def test_a_stream_that_comes_a_second_after_sigterm_is_answered() -> None:
         picked = await client.pick()
         assert await probe.check("liveness") == "SERVING"
         assert (await epp.get("/healthz"))[0] == 200
+        idle_from_s = time.monotonic()
+        assert await lasting.close() is grpc.StatusCode.OK
         code = await epp.wait()
+        lasted_s = time.monotonic() - idle_from_s
 
     assert picked == upstreams[0].endpoint
     assert code == 0
+    assert lasted_s > 1.5, "it waits for streams that come a second after it is idle"
 
 
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGHUP])
 async def test_a_key_and_a_terminal_that_closes_end_it_as_gently(by: signal.Signals) -> None:
     async with EppProcess("--endpoint", "127.0.0.1:9") as epp:
         epp.terminate(by)
-        await wait_until(lambda: _is_draining(epp), "the drain to begin")
         code = await epp.wait()
         events = [record["event"] for record in epp.log_records() if record["logger"] == "serve"]
 
@@ -139,7 +170,7 @@ async def test_what_runs_at_sigterm_ends_whole() -> None:
     """Streams go on to their end, and a body that was still coming is answered."""
     async with (
         start_upstreams(2) as upstreams,
-        start_pair(upstreams, *endpoint_arguments(upstreams)) as scene,
+        start_pair(upstreams, *endpoint_arguments(upstreams), "--drain-timeout", "10m") as scene,
         scene.connect() as client,
     ):
         with scene.gates_closed():
@@ -178,12 +209,14 @@ async def test_a_stream_that_outlasts_the_drain_timeout_is_cut_and_counted() -> 
             async with scene.at_once(1, "/held", body=BODY):
                 began_s = time.monotonic()
                 scene.epp.terminate()
-                code = await scene.epp.wait(10)
+                code = await scene.epp.wait()
                 took_s = time.monotonic() - began_s
+        (began,) = [record for record in scene.epp.log_records() if record["event"] == "drain begins"]
         (ended,) = [record for record in scene.epp.log_records() if record["event"] == "drain ended"]
 
     assert code == 0
-    assert 1.9 < took_s < 6
+    assert began["timeout_s"] == 2
+    assert took_s > 1.9
     assert ended["cut_requests"] == 1
 
 
@@ -191,7 +224,7 @@ async def test_refusals_during_the_drain_reach_their_clients() -> None:
     """Field report 76: a call that ends with an immediate answer is waited for like any other."""
     async with (
         start_upstreams(1) as upstreams,
-        EppProcess(*endpoint_arguments(upstreams), "--config-text", SMALL_LIMIT) as epp,
+        EppProcess(*endpoint_arguments(upstreams), "--config-text", SMALL_LIMIT, "--drain-timeout", "10m") as epp,
         ExtProcClient(str(epp.grpc)) as client,
     ):
         streams = [client.stream() for _ in range(20)]
@@ -222,7 +255,7 @@ async def test_a_second_signal_ends_the_drain_at_once_and_the_ports_are_free_aga
         first.terminate()
         await wait_until(lambda: _is_draining(first), "the drain to begin")
         first.terminate()
-        assert await first.wait(10) == 0
+        assert await first.wait() == 0
         ports = [("--grpc-port", first.grpc), ("--grpc-health-port", first.health), ("--metrics-port", first.metrics)]
         same = [word for flag, address in ports for word in (flag, str(address.port))]
         second = await stack.enter_async_context(EppProcess(*endpoint_arguments(upstreams), *same))
@@ -242,7 +275,7 @@ async def test_envoy_finds_a_picker_that_restarted() -> None:
         await first.kill()
         assert (await scene.fetch(body=BODY)).status >= 500
         second = await stack.enter_async_context(EppProcess(*endpoints, "--grpc-port", str(first.grpc.port)))
-        await wait_until(lambda: _answers(scene), "Envoy to reach the new picker", 5)
+        await wait_until(lambda: _answers(scene), "Envoy to reach the new picker")
         answers = await asyncio.gather(*(scene.fetch(body=BODY) for _ in range(50)))
         await second.wait_idle()
 
@@ -253,19 +286,23 @@ async def _answers(scene: Setting) -> bool:
     return (await scene.fetch(body=BODY)).status == 200
 
 
-async def test_a_picker_that_crashes_is_left_within_two_seconds() -> None:
+async def test_a_picker_that_crashes_is_left_as_soon_as_envoy_knows() -> None:
     """Field report 77: kill -9 of one of two; after that every request is answered by the other one."""
+    healthy = "cluster.endpoint_picker.membership_healthy"
+
+    async def is_left() -> bool:
+        return (await scene.envoy.stats(healthy))[healthy] == 1
+
     async with start_two_pickers() as (scene, second), Traffic(scene) as traffic:
         await traffic.wait_for(25)
         await scene.epp.kill()
-        killed_at = len(traffic.answers)
-        await traffic.wait_for(2 * RATE_PER_S)
-        seen_at = len(traffic.answers)
-        await traffic.wait_for(RATE_PER_S)
-    before, window, after = traffic.answers[:killed_at], traffic.answers[killed_at:seen_at], traffic.answers[seen_at:]
+        before = traffic.answers.copy()
+        await wait_until(is_left, "Envoy to know that one picker is gone")
+        known_at_s = time.monotonic()
+        await wait_until(lambda: len(traffic.begun_after(known_at_s)) >= 2 * RATE_PER_S, "further answers", 4 * PATIENCE_S)
+    after = traffic.begun_after(known_at_s)
 
     assert {answer.status for answer in before} == {200}
-    assert sum(answer.status == 200 for answer in window) > len(window) / 2
     assert {answer.status for answer in after} == {200}
     assert second.log_records("error") == []
 
@@ -314,7 +351,7 @@ async def test_behind_the_address_of_a_service_a_draining_picker_sends_envoy_to_
     """
     async with start_upstreams(2) as upstreams, ServiceAddress() as service:
         endpoints = [*endpoint_arguments(upstreams), "--transport", "socket"]
-        async with EppProcess(*endpoints, "--drain-timeout", "60s") as first, EppProcess(*endpoints) as second:
+        async with EppProcess(*endpoints, "--drain-timeout", "10m") as first, EppProcess(*endpoints) as second:
             service.target = first
             async with start_envoy(service.port, adapt=_without_health_check) as envoy:
                 scene = Setting(envoy, first, upstreams)
@@ -323,7 +360,7 @@ async def test_behind_the_address_of_a_service_a_draining_picker_sends_envoy_to_
                     first.terminate()
                     await traffic.wait_for(25)  # it is told to leave, comes back here, and is served
                     service.target = second
-                    assert await first.wait(20) == 0
+                    assert await first.wait() == 0
                     await traffic.wait_for(25)
                 assert first.log_records("info")[-2]["cut_requests"] == 0
     assert {answer.status for answer in traffic.answers} == {200}

@@ -14,7 +14,7 @@ import pytest_asyncio
 from epp.envoy.options import BodyMode, HostPort
 from epp.envoy.process import EnvoyProcess
 from tests.fakes.upstream import Upstream
-from tests.flows.epp_process import ROOT
+from tests.flows.epp_process import ROOT, START_S
 from tests.flows.harness import EppProcess, start_upstreams, write_endpoints
 from tests.tools import require_tool
 
@@ -35,12 +35,12 @@ async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tupl
 
 
 async def run(*command: str | Path, stdin: bytes | None = None) -> str:
-    """Standard output of a command that must succeed within 20 s."""
+    """Standard output of a command that must succeed."""
     process = await asyncio.create_subprocess_exec(
         *command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(START_S):
             output, errors = await process.communicate(stdin)
     except TimeoutError:
         process.kill()
@@ -56,7 +56,7 @@ async def print_configuration(epp: EppProcess, *arguments: str) -> str:
 
 
 async def curl(to: HostPort, *arguments: str, stdin: bytes | None = None) -> str:
-    return await run(require_tool("curl"), "--silent", "--show-error", "--fail", "--max-time", "15", *arguments,
+    return await run(require_tool("curl"), "--silent", "--show-error", "--fail", "--max-time", "60", *arguments,
                      f"http://{to}/v1/chat/completions", stdin=stdin)  # fmt: skip
 
 
@@ -93,7 +93,7 @@ async def test_a_plaintext_envoy_cannot_reach_a_picker_with_tls(served: tuple[Ep
     """Field report 30: one side with TLS, the other without; requests fail, the picker lives on."""
     epp, _ = served
     async with EnvoyProcess(await print_configuration(epp, "--epp-tls=false")) as envoy:
-        answer = await run(require_tool("curl"), "--silent", "--max-time", "15", "--write-out", "%{http_code}", "--output",
+        answer = await run(require_tool("curl"), "--silent", "--max-time", "60", "--write-out", "%{http_code}", "--output",
                            "/dev/null", "--json", "{}", f"http://{envoy.listener()}/x")  # fmt: skip
     async with EnvoyProcess(await print_configuration(epp)) as envoy:
         assert await curl(envoy.listener(), "--json", "{}")

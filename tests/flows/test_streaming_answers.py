@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from epp.envoy.options import BodyMode
 from tests.fakes.http1 import head_bytes, read_head
-from tests.flows.harness import EppProcess, Setting, start_all, start_envoy, wait_until
+from tests.flows.harness import PATIENCE_S, EppProcess, Setting, start_all, start_envoy, wait_until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.both_transports]
 
@@ -20,7 +20,6 @@ FULL = BodyMode.FULL_DUPLEX_STREAMED
 UNBUFFERED = [BodyMode.NONE, BodyMode.STREAMED, FULL]
 READ = [BodyMode.STREAMED, BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL, FULL]
 CHAT = b'{"model": "m", "stream": true, "messages": [{"role": "user", "content": "hello"}]}'
-STEP_S = 5.0
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -40,14 +39,15 @@ async def test_each_event_of_an_answer_is_passed_on_before_the_next_one_exists(p
         Setting(envoy, pool.epp, pool.upstreams).connect() as client,
     ):
         await client.send("/steps", body=CHAT)
-        async with asyncio.timeout(STEP_S):
+        async with asyncio.timeout(PATIENCE_S):
             head = await client.reader.readuntil(b"\r\n\r\n")  # before the first event exists
+        await wait_until(lambda: pool.active_requests == 1, "this request alone at the model servers")
         for number in range(5):
             (busy,) = [upstream for upstream in pool.upstreams if upstream.active_requests]
             busy.steps.release()
-            async with asyncio.timeout(STEP_S):
+            async with asyncio.timeout(PATIENCE_S):
                 await client.reader.readuntil(f"token {number}".encode())
-        async with asyncio.timeout(STEP_S):
+        async with asyncio.timeout(PATIENCE_S):
             await client.reader.readuntil(b"[DONE]")
 
     assert head.startswith(b"HTTP/1.1 200")
@@ -56,13 +56,17 @@ async def test_each_event_of_an_answer_is_passed_on_before_the_next_one_exists(p
 
 @pytest.mark.parametrize("mode", UNBUFFERED)
 async def test_events_keep_their_time(pool: Setting, mode: BodyMode) -> None:
-    """The gaps between events stay what they were at the model server."""
+    """The gaps between events stay what they were at the model server, if they are longer than this machine stands still."""
     async with start_envoy(pool.epp.grpc.port, response_body_mode=mode) as envoy:
-        answer = await Setting(envoy, pool.epp, pool.upstreams).fetch("/sse?events=5&gap_ms=150", body=CHAT)
+        scene = Setting(envoy, pool.epp, pool.upstreams)
+        for gap_s in (0.15, 0.5, 1.5, 5.0):
+            answer = await scene.fetch(f"/sse?events=5&gap_ms={gap_s * 1000:.0f}", body=CHAT)
+            if len(answer.pieces) == 6 and sorted(answer.gaps_s)[2] > 0.7 * gap_s:
+                break
+        await pool.epp.wait_idle()
 
-    assert len(answer.pieces) == 6
-    assert answer.pieces[-1][0] - answer.first_byte_s > 0.5
-    assert sorted(answer.gaps_s)[2] > 0.1, "most gaps are there, even if the machine stood still once"
+    assert len(answer.pieces) == 6, "each event comes by itself"
+    assert sorted(answer.gaps_s)[2] > 0.7 * gap_s, "most gaps are there, even if the machine stood still once"
 
 
 @pytest.mark.parametrize("mode", READ)
@@ -89,14 +93,14 @@ async def test_a_stream_is_counted_until_it_ends(pool: Setting, mode: BodyMode) 
         scene = Setting(envoy, pool.epp, pool.upstreams)
         clients = [await stack.enter_async_context(scene.connect()) for _ in range(4)]
         with scene.gates_closed():
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 for client in clients:
                     await client.send("/held", body=CHAT)
                     await client.reader.readuntil(b"token 0")
             for _ in range(10):  # the count stays
                 assert await scene.epp.in_flight() == 4
             assert scene.shares() == [2, 2]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             for client in clients:
                 await client.reader.readuntil(b"[DONE]")
         await scene.epp.wait_idle()
@@ -109,7 +113,7 @@ async def test_a_websocket_passes_both_ways(pool: Setting, mode: BodyMode) -> No
     async with (
         start_envoy(pool.epp.grpc.port, request_body_mode=mode, response_body_mode=mode) as envoy,
         Setting(envoy, pool.epp, pool.upstreams).connect() as client,
-        asyncio.timeout(10),
+        asyncio.timeout(PATIENCE_S),
     ):
         client.writer.write(head_bytes("GET /ws HTTP/1.1", upgrade))
         head = await read_head(client.reader)
@@ -126,7 +130,7 @@ async def test_a_websocket_passes_both_ways(pool: Setting, mode: BodyMode) -> No
 
 async def test_an_answer_that_breaks_off_ends_the_count(pool: Setting) -> None:
     """Field report 46: a model server that dies in the middle leaves nothing behind."""
-    answers = await asyncio.gather(*(pool.fetch("/cut", body=CHAT) for _ in range(20)))
+    answers = await asyncio.gather(*(pool.fetch_cut(body=CHAT) for _ in range(20)))
     await pool.epp.wait_idle()
 
     assert all(answer.cut for answer in answers)
@@ -177,7 +181,7 @@ async def test_grpc_calls_pass_with_their_status_in_trailers(mode: BodyMode) -> 
         grpc.aio.insecure_channel(str(envoy.listener())) as channel,
     ):
         generate: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream("/inference.Model/Generate")
-        call = generate(timeout=10)
+        call = generate(timeout=PATIENCE_S)
         replies = []
         for piece in (b"one", b"two" * 50_000):
             await call.write(piece)
@@ -187,7 +191,7 @@ async def test_grpc_calls_pass_with_their_status_in_trailers(mode: BodyMode) -> 
         code, trailers = await call.code(), await call.trailing_metadata()
         refuse: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/inference.Model/Refuse")
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await refuse(b"x" * 100_000, timeout=10)
+            await refuse(b"x" * 100_000, timeout=PATIENCE_S)
         await epp.wait_idle()
 
     assert replies == [b"ONE", b"TWO" * 50_000]
@@ -205,6 +209,6 @@ async def test_a_grpc_call_passes_in_full_duplex_in_both_directions() -> None:
         grpc.aio.insecure_channel(str(envoy.listener())) as channel,
     ):
         generate: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream("/inference.Model/Generate")
-        replies = [reply async for reply in generate(iter([b"one", b"two"]), timeout=10)]
+        replies = [reply async for reply in generate(iter([b"one", b"two"]), timeout=PATIENCE_S)]
 
     assert replies == [b"ONE", b"TWO"]

@@ -18,19 +18,19 @@ STEPS = st.lists(st.tuples(st.integers(0, 19), st.binary(min_size=2, max_size=12
 )
 
 
-@settings(max_examples=300, deadline=2_000)
+@settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=400))
 def test_any_program_of_a_hostile_peer(code: bytes) -> None:
     Program(code).run()
 
 
-@settings(max_examples=200, deadline=2_000)
+@settings(max_examples=200, deadline=None)
 @given(STEPS)
 def test_any_program_of_many_steps(code: bytes) -> None:
     Program(code).run()
 
 
-@settings(max_examples=200, deadline=2_000)
+@settings(max_examples=200, deadline=None)
 @given(STEPS)
 def test_cuts_change_nothing(code: bytes) -> None:
     whole, pieces, bytewise = Program(code, chunk=1 << 20), Program(code, chunk=7), Program(code, chunk=1)
@@ -41,7 +41,7 @@ def test_cuts_change_nothing(code: bytes) -> None:
     assert whole.seen == pieces.seen == bytewise.seen
 
 
-@settings(max_examples=200, deadline=2_000)
+@settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=2_000), st.booleans(), st.integers(1, 50))
 def test_any_bytes_with_and_without_a_preface(spoken: bytes, greet: bool, chunk: int) -> None:
     peer = Peer(greet=False)
@@ -54,7 +54,7 @@ def test_any_bytes_with_and_without_a_preface(spoken: bytes, greet: bool, chunk:
     assert all(call.ends == 1 for call in peer.calls)
 
 
-@settings(max_examples=200, deadline=2_000)
+@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_a_good_conversation_with_changed_bytes(data: st.DataObject) -> None:
     good = bytearray(HELLO + Peer().request(1) + Peer().request(3) + b"\0\0\x08\0\1\0\0\0\1" + b"\0\0\0\0\3abc")

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from epp.h2.frames import ConnectionFaultError
 from epp.h2.header_blocks import REMEMBERED_BLOCK_BYTES, REMEMBERED_BLOCKS, HeaderDecoder
 
+pytestmark = pytest.mark.timeout(600)  # guards against hanging; some examples take long on a busy machine
+
 NAMES = [b"x-a", b"x-bb", b"x-" + b"c" * 300, b"content-type"]
 VALUES = [b"", b"1", b"two", b"v" * 700, b"w" * 3_000]
 

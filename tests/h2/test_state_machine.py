@@ -6,6 +6,7 @@ The client is Python's `h2`, which raises when the server overruns a window or s
 from collections import Counter
 from collections.abc import Sequence
 
+import pytest
 from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
 from hypothesis import settings
@@ -16,6 +17,8 @@ from epp.h2.limits import Limits
 from epp.h2.stream import Stream
 from tests.h2.h2_client import H2Client
 from tests.h2.peer import REQUEST, message, messages
+
+pytestmark = pytest.mark.timeout(600)  # guards against hanging; some examples take long on a busy machine
 
 LIMITS = Limits(
     max_concurrent_streams=6,

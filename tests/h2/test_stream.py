@@ -11,6 +11,8 @@ from epp.h2.limits import Limits, Tally
 from epp.h2.stream import FREE_BYTES, JOINED_BYTES, Status, Stream
 from tests.h2.peer import message
 
+pytestmark = pytest.mark.timeout(600)  # guards against hanging; some examples take long on a busy machine
+
 
 def a_stream(max_message_bytes: int = 1 << 20) -> Stream:
     connection = Connection({}, Limits(max_message_bytes=max_message_bytes), now_s=lambda: 0.0, tally=Tally())

@@ -19,9 +19,9 @@ from tests.kubernetes.manifest import Manifest
 from tests.kubernetes.pods import Kubelet
 from tests.kubernetes.programs import crds
 
-START_S = 60.0
+START_S = 300.0
 """How long a control plane may take to serve on a busy machine; it takes about 5 s on an idle one."""
-_REQUEST_S = 30.0
+_REQUEST_S = 100.0
 _CRDS = "apiextensions.k8s.io/v1"
 POOL_GROUPS = {"v1": "inference.networking.k8s.io", "v1alpha2": "inference.networking.x-k8s.io"}
 """The API group of an InferencePool by its version."""
@@ -86,7 +86,9 @@ class RealCluster(ApiClient):
         if self._own:
             self.control_plane.stop()
         # TLS says goodbye after the session is closed, and asyncio complains of what the end of its loop cuts off.
-        await wait_until(lambda: all(open_one.fileno() == -1 for open_one in self._sockets), "all connections to be closed")
+        await wait_until(
+            lambda: all(open_one.fileno() == -1 for open_one in self._sockets), "all connections to be closed", _REQUEST_S
+        )
 
     @property
     def base_url(self) -> str:
@@ -141,7 +143,7 @@ class RealCluster(ApiClient):
         for definition in definitions:
             await self.create(path_of(_CRDS, "customresourcedefinitions"), definition)
         for definition in definitions:
-            await wait_until(partial(self._is_served, definition), definition["metadata"]["name"])
+            await wait_until(partial(self._is_served, definition), definition["metadata"]["name"], _REQUEST_S)
         self.control_plane.crds_are_there = True
 
     async def create_pool(

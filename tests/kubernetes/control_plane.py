@@ -19,7 +19,7 @@ from tests.kubernetes.server_process import ServerProcess, unused_port
 
 ADMIN = "admin"
 """The user who may do everything."""
-_ASK_S = 2.0
+_ASK_S = 20.0
 _HOST = "127.0.0.1"
 
 
@@ -138,7 +138,7 @@ class ControlPlane:
 
     def _ask_etcd(self, path: str, body: object) -> Any:
         """One call of etcd's JSON gateway, https://etcd.io/docs/v3.4/dev-guide/api_grpc_gateway/."""
-        connection = http.client.HTTPConnection(_HOST, self._etcd_port, timeout=10)
+        connection = http.client.HTTPConnection(_HOST, self._etcd_port, timeout=100)
         with contextlib.closing(connection):
             connection.request("POST", path, msgspec.json.encode(body))
             response = connection.getresponse()

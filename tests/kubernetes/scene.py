@@ -8,15 +8,15 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from tests.fakes.upstream import Upstream
-from tests.flows.epp_process import EppProcess, wait_until
+from tests.flows.epp_process import PATIENCE_S, EppProcess, wait_until
 from tests.flows.harness import Setting, start_envoy
 from tests.kubernetes.cluster import RealCluster
 
 POOL = "pool"
 LABELS: Mapping[str, str] = {"app": "model-server"}
 BODY = b'{"model": "m", "prompt": "x"}'
-SEEN_S = 5.0
-"""How long a change may take to be seen on a busy machine; it takes milliseconds."""
+SEEN_S = 30.0
+"""How long a change may take to be seen on a busy machine; it takes milliseconds. No watch ends so soon by itself."""
 
 
 @asynccontextmanager
@@ -103,7 +103,7 @@ async def until_event(cluster: RealCluster, matches: Callable[[dict[str, Any]], 
         events = await cluster.get(f"/api/v1/namespaces/{cluster.namespace}/events")
         return any(matches(event) for event in events["items"])
 
-    await wait_until(is_there, what, 15)
+    await wait_until(is_there, what, 4 * PATIENCE_S)
 
 
 class Traffic:
@@ -127,7 +127,7 @@ class Traffic:
     async def more(self, count: int) -> None:
         """Wait for so many further good answers."""
         aim = self.statuses[200] + count
-        await wait_until(lambda: self.statuses[200] >= aim, f"{count} further answers", 30)
+        await wait_until(lambda: self.statuses[200] >= aim, f"{count} further answers", 4 * PATIENCE_S)
 
     def stop(self) -> None:
         self._stop.set()

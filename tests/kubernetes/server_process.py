@@ -13,16 +13,18 @@ _LOG_TAIL_BYTES = 4_000
 # Below the ports that Linux gives to outgoing connections (32768 on), so that none of them holds the port when a server that
 # was killed starts again on it.
 _PORTS = range(20_000, 32_000)
+_given: set[int] = set()
 
 
 def unused_port() -> int:
-    """A port of loopback that nobody uses now."""
-    for port in random.sample(_PORTS, 100):
+    """A port of loopback that nobody uses now, and another one each time."""
+    for port in random.sample(sorted(set(_PORTS) - _given), 100):
         with socket.socket() as attempt:
             try:
                 attempt.bind(("127.0.0.1", port))
             except OSError:
                 continue
+            _given.add(port)
             return port
     raise OSError(f"expected a free port from {_PORTS[0]} to {_PORTS[-1]}, found 100 in use")
 

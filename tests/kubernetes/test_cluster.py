@@ -13,7 +13,7 @@ from tests.kubernetes.conftest import EPP_USER
 from tests.kubernetes.manifest import Manifest
 from tests.kubernetes.programs import require_kubectl
 
-pytestmark = pytest.mark.flow
+pytestmark = [pytest.mark.flow, pytest.mark.timeout(600)]
 
 
 async def test_a_pod_marked_for_deletion_stays_ready_until_the_kubelet_removes_it(cluster: RealCluster) -> None:

@@ -18,7 +18,7 @@ from tests.kubernetes.scene import (
     until_ready,
 )
 
-pytestmark = [pytest.mark.flow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.flow, pytest.mark.timeout(600)]
 AWAY_S = 30.0
 
 
@@ -33,20 +33,20 @@ async def test_while_the_api_server_is_away_for_30_s_nothing_is_lost() -> None:
         async with traffic(scene) as sent:
             cluster.stop_api_server()
             began_s = time.monotonic()
-            await wait_until(lambda: time.monotonic() - began_s >= AWAY_S, "the time that it is away", AWAY_S + 5)
-            assert await age_s(scene.epp) >= AWAY_S - 5
+            await sent.more(100)
+            await wait_until(lambda: time.monotonic() - began_s >= AWAY_S, "the time that it is away", 4 * AWAY_S)
+            assert await age_s(scene.epp) >= AWAY_S
             assert (await scene.epp.pool()).keys() == {server.endpoint for server in scene.upstreams}
             assert (await scene.epp.get("/readyz"))[0] == 200
+            warnings = [record for record in scene.epp.log_records("warning") if record["logger"] == "discovery"]
             await cluster.start_api_server()
             await cluster.pods.remove(leaving.name)
-            await until_ready(scene.epp, staying, 40)
-            assert await age_s(scene.epp) < 60
-        warnings = [record for record in scene.epp.log_records("warning") if record["logger"] == "discovery"]
+            await until_ready(scene.epp, staying, 120)
+            assert await age_s(scene.epp) < time.monotonic() - began_s - AWAY_S, "it was proved current after the time away"
 
     assert sent.statuses.keys() == {200}
-    assert sent.statuses[200] > 200
     # One line for each of the kinds that are followed and each of list and watch, not one an attempt.
-    assert len(warnings) <= 12, warnings
+    assert 1 <= len(warnings) <= 12, warnings
     assert scene.epp.log_records("error") == []
 
 
@@ -60,7 +60,7 @@ async def test_a_server_that_falls_silent_is_left_for_a_new_connection() -> None
         finally:
             cluster.resume()
         await cluster.pods.remove(leaving.name)
-        await until_ready(scene.epp, staying, 90)
+        await until_ready(scene.epp, staying, 120)
 
 
 async def test_after_a_compaction_the_picture_is_still_right() -> None:
@@ -72,7 +72,7 @@ async def test_after_a_compaction_the_picture_is_still_right() -> None:
             cluster.stop_api_server()
             await cluster.start_api_server()
         await cluster.pods.remove(scene.upstreams[0].name)
-        await until_ready(scene.epp, scene.upstreams[1:], 40)
+        await until_ready(scene.epp, scene.upstreams[1:], 120)
         assert scene.epp.log_records("error") == []
 
 
@@ -82,13 +82,13 @@ async def test_without_a_role_it_says_so_once_and_serves_as_soon_as_it_has_one(c
         await cluster.create_pool(POOL, LABELS, [servers[0].port])
         await create_pods(cluster, servers)
         async with EppProcess(*pool_arguments(cluster, user="epp-user"), ready=False) as epp:
-            await wait_until(lambda: len(_lines(epp, "pools")) > 0, "a line on the InferencePool")
+            await wait_until(lambda: len(_lines(epp, "inferencepools in namespace")) > 0, "a line on the InferencePool")
             assert (await epp.get("/readyz"))[0] == 503
             (line,) = _lines(epp, "inferencepools in namespace")
-            assert "403" in line
+            assert "found 403 " in line
             assert "cannot list" in line
             await allow_everything(cluster, "epp-user")
-            await epp.wait_ready(60)
+            await epp.wait_ready(120)
             await until_ready(epp, servers)
             assert len(_lines(epp, "inferencepools in namespace")) == 1
             assert epp.log_records("error") == []
@@ -99,11 +99,11 @@ async def test_a_wrong_token_is_told_and_nothing_is_served(cluster: RealCluster)
     kubeconfig = cluster.kubeconfig(token="nobody-has-it")
     arguments = ["--pool-name", POOL, "--kubeconfig", str(kubeconfig), "--pool-namespace", cluster.namespace]
     async with EppProcess(*arguments, ready=False) as epp:
-        await wait_until(lambda: len(_lines(epp, "401")) > 0, "a line on the credentials")
+        await wait_until(lambda: len(_lines(epp, "found 401 ")) > 0, "a line on the credentials")
         assert (await epp.get("/readyz"))[0] == 503
         assert "nobody-has-it" not in epp.log_text()
         epp.terminate()
-        assert await epp.wait(10) == 0
+        assert await epp.wait() == 0
 
 
 async def test_without_the_pool_it_waits_and_says_for_what(cluster: RealCluster) -> None:
@@ -112,7 +112,7 @@ async def test_without_the_pool_it_waits_and_says_for_what(cluster: RealCluster)
         assert (await epp.get("/readyz"))[0] == 503
         await create_pods(cluster, servers)
         await cluster.create_pool(POOL, LABELS, [servers[0].port])
-        await epp.wait_ready(10)
+        await epp.wait_ready()
         await until_ready(epp, servers)
 
 

@@ -2,15 +2,17 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
 import pytest
 
-from tests.flows.epp_process import EppProcess
-from tests.flows.harness import Setting, start_envoy
+from tests.flows.epp_process import EppProcess, wait_until
+from tests.flows.harness import Setting, patient_health_check, start_envoy
 from tests.kubernetes.cluster import RealCluster
 from tests.kubernetes.scene import LABELS, POOL, create_pods, pool_arguments, start_servers, traffic, until_state
+from tests.kubernetes.server_process import unused_port
 
-pytestmark = [pytest.mark.flow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.flow, pytest.mark.timeout(600)]
 
 
 @asynccontextmanager
@@ -26,9 +28,9 @@ async def test_a_rolling_restart_of_the_pickers_fails_no_request(cluster: RealCl
         await cluster.create_pool(POOL, LABELS, [servers[0].port])
         await create_pods(cluster, servers)
         arguments = pool_arguments(cluster, "--ha-enable-leader-election")
-        replicas = [await stack.enter_async_context(start_replica(arguments, 0)) for _ in range(2)]
-        ports = [replica.grpc.port for replica in replicas]
-        envoy = await stack.enter_async_context(start_envoy(*ports))
+        ports = [unused_port() for _ in range(2)]  # which no connection of somebody takes between a replica and the next
+        replicas = [await stack.enter_async_context(start_replica(arguments, port)) for port in ports]
+        envoy = await stack.enter_async_context(start_envoy(*ports, adapt=patient_health_check))
         scene = Setting(envoy, replicas[0], servers)
         async with traffic(scene, 8) as sent:
             await sent.more(100)
@@ -38,11 +40,12 @@ async def test_a_rolling_restart_of_the_pickers_fails_no_request(cluster: RealCl
                 assert await leaving.wait() == 0
                 replicas[number] = await stack.enter_async_context(start_replica(arguments, port))
                 await sent.more(200)
+                await wait_until(partial(replicas[number].metric, "llm_d_epp_request_total"), "the new one to take part", 120)
             # A pod goes while the pickers are new.
             await cluster.pods.mark_for_deletion(servers[0].name)
             for replica in replicas:
                 await until_state(replica, servers[0], "draining")
         for replica in replicas:
-            await replica.wait_idle(5)
+            await replica.wait_idle()
 
     assert sent.statuses.keys() == {200}

@@ -35,6 +35,13 @@ def test_ports_are_not_those_of_outgoing_connections() -> None:
     assert 1024 < unused_port() < first_ephemeral
 
 
+def test_no_port_is_given_twice() -> None:
+    """Whoever got it may not have bound it yet."""
+    ports = [unused_port() for _ in range(200)]
+
+    assert len(set(ports)) == 200
+
+
 def check_until_dead(process: ServerProcess) -> None:
     while True:  # ends by the error, or by the timeout of all tests
         process.check_alive()

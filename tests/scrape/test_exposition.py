@@ -316,6 +316,7 @@ noise = st.sampled_from(
 )
 
 
+@pytest.mark.timeout(600)
 @settings(max_examples=300)
 @given(st.lists(sample_lines() | noise, max_size=6), st.sampled_from(["\n", "\r\n"]), st.booleans())
 def test_the_client_librarys_parser_reads_the_same(lines: list[str], ending: str, end_of_file: bool) -> None:
@@ -376,17 +377,17 @@ def test_the_cost_of_a_page_hardly_grows_with_lines_that_nobody_wants() -> None:
     page = sample_page("vllm-busy.txt")
     buckets = b"\n".join(line for line in page.split(b"\n") if b"_bucket" in line)
 
-    def cost_s(reader: SampleFinder, body: bytes) -> float:
-        times = []
-        for _ in range(50):
-            began = time.perf_counter()
-            reader.find(body)
-            times.append(time.perf_counter() - began)
-        return min(times)
-
     everything = SampleFinder({line.partition(b"{")[0].decode() for line in page.split(b"\n") if line[:1] not in (b"", b"#")})
-    assert cost_s(finder, page) < cost_s(everything, page) / 5
-    assert cost_s(finder, page + buckets) < cost_s(finder, page) * 3
+    cases = {"wanted": (finder, page), "everything": (everything, page), "more that nobody wants": (finder, page + buckets)}
+    cost_s = dict.fromkeys(cases, math.inf)
+    for _ in range(50):  # by turns, so that all meet the same machine
+        for case, (reader, body) in cases.items():
+            began_s = time.thread_time()
+            reader.find(body)
+            cost_s[case] = min(cost_s[case], time.thread_time() - began_s)
+
+    assert cost_s["wanted"] < cost_s["everything"] / 5
+    assert cost_s["more that nobody wants"] < cost_s["wanted"] * 3
 
 
 # ── reading where the lines stood on the last page ──

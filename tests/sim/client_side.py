@@ -8,9 +8,14 @@ from typing import Any
 
 import aiohttp
 
+from epp.clock import Clock
 from epp.sim.config import SimConfig
 from epp.sim.server import SimServer
 
+PATIENCE_S = 60.0
+"""Only so that a wait for what never comes ends; a busy machine may take as long as it likes."""
+STILL_S = 0.3
+"""How long nothing must happen where something would if it were wrong; what is right passes however long it takes."""
 CHAT = {"messages": [{"role": "user", "content": "tell me a story"}]}
 FAST = {"decode_tokens_per_s": 2000.0, "prefill_tokens_per_s": 100_000.0, "stream_interval_s": 0.005}
 
@@ -21,11 +26,11 @@ def fast(**settings: Any) -> SimConfig:
 
 
 @asynccontextmanager
-async def running(config: SimConfig) -> AsyncIterator[tuple[SimServer, aiohttp.ClientSession]]:
-    """A server and a client whose base address it is."""
+async def running(config: SimConfig, *, clock: Clock | None = None) -> AsyncIterator[tuple[SimServer, aiohttp.ClientSession]]:
+    """A server and a client whose base address it is; with a clock that stands still no token comes until it is moved."""
     async with (
-        SimServer(config) as server,
-        aiohttp.ClientSession(server.url, timeout=aiohttp.ClientTimeout(total=20)) as client,
+        SimServer(config, clock=clock) as server,
+        aiohttp.ClientSession(server.url, timeout=aiohttp.ClientTimeout(total=PATIENCE_S)) as client,
     ):
         yield server, client
 
@@ -61,7 +66,20 @@ def parse_events(text: str) -> list[tuple[str, Any]]:
     return found
 
 
-async def until(condition: Callable[[], bool], *, within_s: float = 10.0) -> None:
+async def is_pending(task: "asyncio.Task[Any]") -> bool:
+    """Whether a task does not end by itself for a while."""
+    _, pending = await asyncio.wait([task], timeout=STILL_S)
+    return bool(pending)
+
+
+async def leave(*tasks: "asyncio.Task[Any]") -> None:
+    """Cancel them and wait for their ends."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def until(condition: Callable[[], bool], *, within_s: float = PATIENCE_S) -> None:
     """Wait for `condition`, at most `within_s`."""
     async with asyncio.timeout(within_s):
         while not condition():

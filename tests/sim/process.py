@@ -8,11 +8,13 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
 ROOT = Path(__file__).parents[2]
-START_S = 20.0
+PATIENCE_S = 60.0
+"""Only so that a wait for what never comes ends; a busy machine may take as long as it likes."""
 
 
 class SimProcess:
@@ -31,7 +33,7 @@ class SimProcess:
     def terminate(self) -> None:
         self._process.send_signal(signal.SIGTERM)
 
-    async def exit_code(self, *, within_s: float = 10.0) -> int:
+    async def exit_code(self, *, within_s: float = PATIENCE_S) -> int:
         """Wait for the end."""
         async with asyncio.timeout(within_s):
             return await self._process.wait()
@@ -51,7 +53,7 @@ class SimProcess:
         async with self.client.get(self.url + path) as response:
             return response.status, await response.text()
 
-    async def refuses(self, *, within_s: float = 5.0) -> bool:
+    async def refuses(self, *, within_s: float = PATIENCE_S) -> bool:
         """Whether new connections are refused, now or soon."""
         host, _, port = self.url.removeprefix("http://").rpartition(":")
         deadline_s = time.monotonic() + within_s
@@ -66,10 +68,10 @@ class SimProcess:
             await asyncio.sleep(0.01)
         return False
 
-    async def wait_for_load(self, path: str, text: str) -> None:
-        """Wait until the page at `path` has `text`."""
-        async with asyncio.timeout(10):
-            while text not in (await self.get(path))[1]:
+    async def wait_for_load(self, path: str, text: str, *, unless: "asyncio.Task[Any] | None" = None) -> None:
+        """Wait until the page at `path` has `text`, or until `unless`, whose load it is, has ended already."""
+        async with asyncio.timeout(PATIENCE_S):
+            while text not in (await self.get(path))[1] and not (unless is not None and unless.done()):
                 await asyncio.sleep(0.01)
 
 
@@ -83,9 +85,9 @@ async def sim_process(
     )  # fmt: skip
     assert process.stdout is not None
     try:
-        async with asyncio.timeout(START_S):
+        async with asyncio.timeout(PATIENCE_S):
             printed = [(await process.stdout.readline()).decode().strip() for _ in range(lines)]
-        timeout = aiohttp.ClientTimeout(total=20)
+        timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
         # A connection for each request, so that what one connection meets says nothing of another.
         connector = aiohttp.TCPConnector(force_close=True)
         async with aiohttp.ClientSession(timeout=timeout, connector=connector) as client:

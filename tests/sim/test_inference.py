@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from epp.sim.config import SimConfig
-from tests.sim.client_side import CHAT, events, fast, get, post, running, until
+from tests.fakes.clock import FakeClock
+from tests.sim.client_side import CHAT, events, fast, get, is_pending, post, running, until
 from tests.sim.views import Samples
 
 
@@ -155,21 +156,27 @@ async def test_two_servers_of_one_seed_say_the_same_and_of_another_do_not() -> N
 
 
 async def test_time_is_spent_as_the_rates_say() -> None:
+    """A tenth of a second for the prompt, which brings the first token, and another for the ten that follow."""
     config = SimConfig(prefill_tokens_per_s=1000, decode_tokens_per_s=100, stream_interval_s=0.01)
-    body = {"prompt": "x" * 400, "max_tokens": 11, "stream": True}
-    async with running(config) as (_, client):
-        begin_s = time.monotonic()
-        async with client.post("/v1/completions", json=body) as response:
-            headers_s = time.monotonic() - begin_s
-            await response.content.readany()
-            first_s = time.monotonic() - begin_s
-            await response.read()
-            last_s = time.monotonic() - begin_s
+    body = {"prompt": "x" * 400, "max_tokens": 11, "ignore_eos": True, "stream": True}
+    clock = FakeClock()
+    async with running(config, clock=clock) as (_, client), client.post("/v1/completions", json=body) as response:
+        reading = asyncio.create_task(response.content.readany())
+        clock.advance(0.099)
+        assert await is_pending(reading)
+        clock.advance(0.002)
+        first = await reading
+        reading = asyncio.create_task(response.content.readany())
+        assert await is_pending(reading)
+        clock.advance(0.098)
+        text = first + await reading
+        rest = asyncio.create_task(response.read())
+        assert await is_pending(rest)
+        clock.advance(0.002)
+        text += await rest
 
-    # The upper bounds leave room for a busy machine.
-    assert headers_s < first_s
-    assert 0.1 <= first_s < 0.6
-    assert 0.2 <= last_s < 1.0
+    assert first.count(b'"text":') == 1
+    assert text.count(b'"text":') == 11 + 1, "and a last event with the reason of the end"
 
 
 async def test_fast_tokens_leave_together() -> None:
@@ -181,7 +188,7 @@ async def test_fast_tokens_leave_together() -> None:
             async for _ in response.content.iter_any():
                 reads += 1
 
-    assert 3 <= reads <= 20
+    assert reads <= 20, "of 200 tokens"
 
 
 async def test_a_client_that_leaves_frees_its_slot() -> None:
@@ -306,13 +313,18 @@ async def test_tgi_tells_queue_time_in_headers() -> None:
 
 async def test_a_stream_of_sglang_has_no_headers_before_its_first_token_and_one_of_vllm_has() -> None:
     for engine, early in (("sglang", False), ("vllm", True)):
-        config = SimConfig(engine=engine, prefill_tokens_per_s=100)
-        async with running(config) as (_, client):
-            begin_s = time.monotonic()
-            async with client.post("/v1/completions", json={"prompt": "x" * 200, "max_tokens": 2, "stream": True}) as response:
-                waited_s = time.monotonic() - begin_s
+        config, clock = SimConfig(engine=engine, prefill_tokens_per_s=100), FakeClock()
+        async with running(config, clock=clock) as (server, client):
+            body = {"prompt": "x" * 200, "max_tokens": 2, "stream": True}
+            headers = asyncio.ensure_future(client.post("/v1/completions", json=body))
+            await until(lambda server=server: server.running_requests == 1)  # type: ignore[misc]
+            if early:
+                await headers  # though the clock stands still
+            else:
+                assert await is_pending(headers)
+            clock.advance(10)
+            async with await headers as response:
                 await response.read()
-        assert (waited_s < 0.4) is early
 
 
 async def test_hundreds_of_short_answers_a_second() -> None:
@@ -325,11 +337,21 @@ async def test_hundreds_of_short_answers_a_second() -> None:
                 status, _, _ = await post(client, "/v1/completions", {"prompt": f"p{number}", "max_tokens": 4})
                 return status
 
-        begin_s = time.process_time()
-        statuses = await asyncio.gather(*(one(number) for number in range(600)))
-        spent_s = time.process_time() - begin_s
+        async def page(_: int) -> int:
+            async with gate:
+                return (await get(client, "/health"))[0]
+
+        statuses: list[int] = []
+        spent_s = page_spent_s = 0.0
+        for part in range(0, 600, 100):  # by turns, so that both meet the same machine
+            begin_s = time.process_time()
+            statuses += await asyncio.gather(*(one(number) for number in range(part, part + 100)))
+            middle_s = time.process_time()
+            await asyncio.gather(*map(page, range(100)))
+            spent_s += middle_s - begin_s
+            page_spent_s += time.process_time() - middle_s
 
         assert statuses == [200] * 600
         assert server.requests_served == 600
-    # Client and server together; the server alone has to manage 300 requests a second.
-    assert spent_s < 600 / 300
+    # Client and server together. A page costs what HTTP costs; an answer was measured to take 2.2 times that, at 1,800 a second.
+    assert spent_s < 8 * page_spent_s

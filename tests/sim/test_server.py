@@ -3,6 +3,8 @@
 import asyncio
 import json
 import time
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,8 @@ import pytest
 from epp.sim.config import SimConfig
 from epp.sim.engines.names import ENGINE_SETTINGS
 from epp.sim.server import SimServer
-from tests.sim.client_side import CHAT, fast, get, post, running, until
+from tests.fakes.clock import FakeClock
+from tests.sim.client_side import CHAT, PATIENCE_S, STILL_S, fast, get, is_pending, leave, post, running, until
 from tests.sim.views import Samples
 
 METRICS_PATHS = {
@@ -111,13 +114,15 @@ async def test_the_address_is_written_as_in_a_url(host: str) -> None:
 
 
 async def test_trtllm_gives_its_iterations_away_once() -> None:
-    async with running(SimConfig(engine="trtllm-serve", decode_tokens_per_s=20)) as (server, client):
+    clock = FakeClock()
+    async with running(SimConfig(engine="trtllm-serve", decode_tokens_per_s=20), clock=clock) as (server, client):
         assert json.loads((await get(client, "/metrics"))[1]) == []
         task = asyncio.create_task(post(client, "/v1/completions", {"prompt": "x", "max_tokens": 8}))
         await until(lambda: server.running_requests == 1)
         rows = json.loads((await get(client, "/metrics"))[1])
         assert rows[-1]["numActiveRequests"] == 1
         assert rows[-1]["kvCacheStats"]["usedNumBlocks"] == 1
+        clock.advance(1)
         await task
         rest = json.loads((await get(client, "/metrics"))[1])
         assert rest[-1]["numCompletedRequests"] == 1
@@ -125,7 +130,7 @@ async def test_trtllm_gives_its_iterations_away_once() -> None:
 
 
 async def test_gauges_of_trtllm_stand_still_until_a_request_finishes() -> None:
-    config = SimConfig(engine="trtllm-serve", decode_tokens_per_s=20)
+    config = SimConfig(engine="trtllm-serve", decode_tokens_per_s=1)
     async with running(config) as (server, client):
         long = asyncio.create_task(post(client, "/v1/completions", {"prompt": "x", "max_tokens": 200, "ignore_eos": True}))
         await until(lambda: server.running_requests == 1)
@@ -184,22 +189,27 @@ async def test_llamacpp_shows_its_slots() -> None:
 
 async def test_a_scrape_of_llamacpp_waits_for_the_prompt_batch() -> None:
     """Field report 42: busy servers answer scrapes late."""
-    async with running(SimConfig(engine="llamacpp", prefill_tokens_per_s=1000)) as (server, client):
-        task = asyncio.create_task(post(client, "/v1/completions", {"prompt": "x" * 1200, "max_tokens": 1}))
-        await until(lambda: server.running_requests == 1)
-        begin_s = time.monotonic()
-        await get(client, "/health")
-        health_s = time.monotonic() - begin_s
-        await get(client, "/metrics")
-        metrics_s = time.monotonic() - begin_s
-        await task
-
-    assert health_s < metrics_s
-    assert metrics_s > 0.2
+    prompt = {"prompt": "x" * 1200, "max_tokens": 1}
+    # The clock stands still, so that the whole batch is still to be computed when the page is asked for.
+    for prefill_tokens_per_s, takes_s in ((1, 300.0), (1000, 0.3)):
+        config = SimConfig(engine="llamacpp", prefill_tokens_per_s=prefill_tokens_per_s)
+        async with running(config, clock=FakeClock()) as (server, client):
+            task = asyncio.create_task(post(client, "/v1/completions", prompt))
+            await until(lambda server=server: server.running_requests == 1)  # type: ignore[misc]
+            begin_s = time.monotonic()
+            page = asyncio.create_task(get(client, "/metrics"))
+            await until(lambda server=server: server.metrics_hits == 1)  # type: ignore[misc]
+            await get(client, "/health")
+            if takes_s > STILL_S:
+                assert await is_pending(page)
+            else:
+                await page
+                assert time.monotonic() - begin_s >= takes_s
+            await leave(task, page)
 
 
 async def test_ollama_lists_a_model_as_loaded_after_its_first_request() -> None:
-    config = fast(engine="ollama", startup_delay_s=0.2)
+    config = fast(engine="ollama", startup_delay_s=0.5)
     async with running(config) as (server, client):
         assert server.ready.is_set()
         assert (await get(client, "/"))[1] == b"Ollama is running"
@@ -207,34 +217,48 @@ async def test_ollama_lists_a_model_as_loaded_after_its_first_request() -> None:
         begin_s = time.monotonic()
         await post(client, "/v1/completions", {"prompt": "x", "max_tokens": 1})
         cold_s = time.monotonic() - begin_s
-        await post(client, "/v1/completions", {"prompt": "x", "max_tokens": 1})
-        warm_s = time.monotonic() - begin_s - cold_s
+        warm_s = []
+        for _ in range(10):  # of which a busy machine may hold up some
+            begin_s = time.monotonic()
+            await post(client, "/v1/completions", {"prompt": "x", "max_tokens": 1})
+            warm_s.append(time.monotonic() - begin_s)
         (loaded,) = json.loads((await get(client, "/api/ps"))[1])["models"]
         (stored,) = json.loads((await get(client, "/api/tags"))[1])["models"]
 
-    assert cold_s >= 0.2 > warm_s
+    assert cold_s >= 0.5 > min(warm_s)
     assert loaded["name"] == stored["name"] == "sim-model"
+
+
+LOADING_S = 300.0
+"""Longer than any test."""
+
+
+async def check_that_it_serves_once_it_is_loaded(engine: str, path: str) -> None:
+    async with running(SimConfig(engine=engine, startup_delay_s=0.1)) as (server, client):
+        async with asyncio.timeout(PATIENCE_S):
+            await server.ready.wait()
+        assert (await get(client, path))[0] == 200
 
 
 @pytest.mark.parametrize("engine", ["sglang", "tgi", "lmdeploy"])
 async def test_while_loading_some_engines_refuse_connections(engine: str) -> None:
-    async with running(SimConfig(engine=engine, startup_delay_s=0.3)) as (server, client):
+    async with running(SimConfig(engine=engine, startup_delay_s=LOADING_S)) as (_, client):
         with pytest.raises(aiohttp.ClientConnectorError):
             await get(client, "/v1/models")
-        async with asyncio.timeout(5):
-            await server.ready.wait()
-        assert (await get(client, "/v1/models"))[0] == 200
+    await check_that_it_serves_once_it_is_loaded(engine, "/v1/models")
 
 
 @pytest.mark.parametrize("engine", ["vllm", "nim"])
 async def test_while_loading_vllm_takes_connections_and_is_silent(engine: str) -> None:
-    async with running(SimConfig(engine=engine, startup_delay_s=0.5)) as (server, client):
-        with pytest.raises(TimeoutError):
-            async with client.get("/v1/models", timeout=aiohttp.ClientTimeout(sock_read=0.1, connect=0.1)):
-                pass
-        async with asyncio.timeout(5):
-            await server.ready.wait()
-        assert (await get(client, "/v1/models"))[0] == 200
+    async with running(SimConfig(engine=engine, startup_delay_s=LOADING_S)) as (server, client):
+        host, _, port = server.address.rpartition(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        silent = asyncio.create_task(get(client, "/v1/models"))
+        assert await is_pending(silent)
+        await leave(silent)
+        writer.close()
+        await writer.wait_closed()
+    await check_that_it_serves_once_it_is_loaded(engine, "/v1/models")
 
 
 @pytest.mark.parametrize(
@@ -248,12 +272,10 @@ async def test_while_loading_vllm_takes_connections_and_is_silent(engine: str) -
     ],
 )
 async def test_while_loading_some_engines_answer_that_they_load(engine: str, path: str, status: int, part: str) -> None:
-    async with running(SimConfig(engine=engine, startup_delay_s=0.3)) as (server, client):
+    async with running(SimConfig(engine=engine, startup_delay_s=LOADING_S)) as (_, client):
         found, body = await get(client, path)
         assert (found, part in body.decode()) == (status, True)
-        async with asyncio.timeout(5):
-            await server.ready.wait()
-        assert (await get(client, path))[0] == 200
+    await check_that_it_serves_once_it_is_loaded(engine, path)
 
 
 async def test_sigterm_while_loading_is_the_end() -> None:
@@ -281,26 +303,30 @@ async def test_a_frozen_page_stays_while_load_changes() -> None:
 
 async def test_faults_of_the_metrics_page_leave_requests_alone() -> None:
     async with running(fast()) as (server, client):
-        server.faults.metrics_delay_s = 0.5
-        begin_s = time.monotonic()
+        server.faults.metrics_delay_s = LOADING_S
         slow = asyncio.create_task(get(client, "/metrics"))
+        await until(lambda: server.metrics_hits == 1)
         assert (await post(client, "/v1/completions", {"prompt": "x", "max_tokens": 1}))[0] == 200
-        assert time.monotonic() - begin_s < 0.5
-        assert (await slow)[0] == 200
-        assert time.monotonic() - begin_s >= 0.5
+        assert await is_pending(slow)
+        await leave(slow)
+        server.faults.metrics_delay_s = 0.2
+        begin_s = time.monotonic()
+        assert (await get(client, "/metrics"))[0] == 200
+        assert time.monotonic() - begin_s >= 0.2
         server.faults.metrics_delay_s, server.faults.metrics_status = 0.0, 500
         assert (await get(client, "/metrics"))[0] == 500
 
 
 async def test_a_page_that_takes_long_to_render_holds_up_everything() -> None:
     """Field report 36: the page is rendered on the loop that streams tokens."""
-    async with running(fast(metrics_delay_s=0.15)) as (_, client):
-        begin_s = time.monotonic()
+    async with running(fast(metrics_delay_s=0.3)) as (_, client):
         page = asyncio.create_task(get(client, "/metrics"))
-        await asyncio.sleep(0.02)
-        await post(client, "/v1/completions", {"prompt": "x", "max_tokens": 1})
-        assert time.monotonic() - begin_s >= 0.15
+        turns_s = [time.monotonic()]
+        while not page.done():
+            await asyncio.sleep(0)
+            turns_s.append(time.monotonic())
         await page
+    assert max(later_s - earlier_s for earlier_s, later_s in pairwise(turns_s)) >= 0.3
 
 
 async def test_a_failing_server_answers_quickly_and_counts_nothing_as_served() -> None:
@@ -317,13 +343,13 @@ async def test_a_stuck_server_never_answers_and_looks_idle() -> None:
     """Field report 41: health and metrics are perfect while nothing is answered."""
     async with running(fast()) as (server, client):
         server.faults.never_answer = True
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.2):
-                await post(client, "/v1/completions", {"prompt": "x"})
+        unanswered = asyncio.create_task(post(client, "/v1/completions", {"prompt": "x"}))
+        await until(lambda: server.requests_received == 1)
         _, page = await get(client, "/metrics")
         assert Samples(page.decode()).value("vllm:num_requests_running") == 0
         assert (await get(client, "/health"))[0] == 200
-        assert server.requests_received == 1
+        assert await is_pending(unanswered)
+        await leave(unanswered)
 
 
 async def test_a_listener_goes_away_and_comes_back_on_the_same_port() -> None:
@@ -338,13 +364,14 @@ async def test_a_listener_goes_away_and_comes_back_on_the_same_port() -> None:
         assert (await get(client, "/health"))[0] == 200
 
 
-async def test_leaving_the_context_ends_running_requests_at_once() -> None:
+async def test_leaving_the_context_ends_running_requests_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("epp.sim.front.CLOSE_S", PATIENCE_S)
     async with aiohttp.ClientSession() as client:
         async with SimServer(SimConfig(decode_tokens_per_s=1)) as server:
             tasks = [asyncio.create_task(client.post(f"{server.url}/v1/completions", json={"prompt": "x"})) for _ in range(3)]
             await until(lambda: server.running_requests == 3)
             begin_s = time.monotonic()
-        assert time.monotonic() - begin_s < 0.5
+        assert time.monotonic() - begin_s < PATIENCE_S, "it waited for handlers that had not ended"
         results: list[Any] = await asyncio.gather(*tasks, return_exceptions=True)
 
     assert all(isinstance(result, aiohttp.ClientError) for result in results)
@@ -353,23 +380,21 @@ async def test_leaving_the_context_ends_running_requests_at_once() -> None:
 async def test_a_port_in_use_is_an_error_and_leaves_no_socket_behind() -> None:
     async with SimServer() as first:
         port = int(first.address.rpartition(":")[2])
-        sockets = _open_sockets()
+        before = _open_sockets()
         with pytest.raises(OSError, match="in use"):
             async with SimServer(SimConfig(metrics_port=port)):
                 pass
 
-        assert _open_sockets() == sockets
+        assert _open_sockets() <= before
 
 
-def _open_sockets() -> int:
-    return sum(1 for entry in Path("/proc/self/fd").iterdir() if _is_socket(entry))
-
-
-def _is_socket(entry: Path) -> bool:
-    try:
-        return str(entry.readlink()).startswith("socket:")
-    except OSError:
-        return False
+def _open_sockets() -> set[str]:
+    """By the numbers that the kernel gives them; those of earlier tests may be collected at any time."""
+    found = set()
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # closed meanwhile
+            found.add(str(entry.readlink()))
+    return {each for each in found if each.startswith("socket:")}
 
 
 async def test_paths_that_clients_make_up_do_not_grow_the_counters_without_end() -> None:

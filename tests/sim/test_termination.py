@@ -81,7 +81,7 @@ async def test_with_a_timeout_vllm_touches_nothing_at_first() -> None:
 
 
 async def test_an_idle_server_is_done_at_once() -> None:
-    await asyncio.wait_for(Termination(FakeServer(requests=0), StopStyle()).run(), 1)
+    await asyncio.wait_for(Termination(FakeServer(requests=0), StopStyle()).run(), 60)
 
 
 async def test_a_server_that_waits_for_connections_is_not_done_while_one_is_open() -> None:
@@ -92,7 +92,7 @@ async def test_a_server_that_waits_for_connections_is_not_done_while_one_is_open
 
     server.connections = 0
 
-    await asyncio.wait_for(task, 1)
+    await asyncio.wait_for(task, 60)
 
 
 async def test_what_is_left_at_the_deadline_is_cut() -> None:

@@ -1,5 +1,6 @@
 """Log lines."""
 
+import gc
 import io
 import json
 import logging
@@ -11,6 +12,12 @@ import structlog
 from structlog.typing import EventDict
 
 from epp.telemetry.logging import HIDDEN, LibraryLogHandler, configure_logging
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_is_left_of_earlier_tests() -> None:
+    """What asyncio says of tasks that they left behind would be a line more in whichever test they are collected in."""
+    gc.collect()
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ FOR_EVER = "exec sleep 1000"
 class Plugin:
     """A program, and requests that need its token."""
 
-    def __init__(self, folder: Path, script: str, *, max_s: float = 20.0, output_max_bytes: int = 1000) -> None:
+    def __init__(self, folder: Path, script: str, *, max_s: float = 60.0, output_max_bytes: int = 1000) -> None:
         self._folder = folder
         self.path = folder / "plugin"
         self.path.write_text(f"#!/bin/sh\necho $$ >> {folder}/pids\n{script}\n")
@@ -158,8 +158,11 @@ async def test_a_program_that_reads_gets_nothing(tmp_path: Path) -> None:
     "script", [FOR_EVER, f"(echo $$; sh -c 'echo $$ >> $NUMBERS; {FOR_EVER}') & wait", "sleep 1000 & exit 0"]
 )
 async def test_a_program_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path, script: str) -> None:
-    plugin = Plugin(tmp_path, script, max_s=0.2)
-    assert await plugin.fault() == 'credential plugin "DIR/plugin": expected an answer within 0.2 s, found none'
+    for max_s in (0.2, 2.0, 20.0):  # a busy machine may not even have started it after so short a time
+        plugin = Plugin(tmp_path, script, max_s=max_s)
+        assert await plugin.fault() == f'credential plugin "DIR/plugin": expected an answer within {max_s:g} s, found none'
+        if plugin.pids:
+            break
     assert plugin.pids
     await eventually(lambda: not any(map(is_alive, plugin.pids)))
 

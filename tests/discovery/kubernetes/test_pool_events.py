@@ -82,7 +82,7 @@ class Scene:
             await asyncio.gather(task, return_exceptions=True)
 
     async def until_requests(self, count: int) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while self.api.requests < count:
                 self.api.written.clear()
                 await self.api.written.wait()

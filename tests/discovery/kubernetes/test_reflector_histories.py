@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -157,6 +158,7 @@ async def play(history: list[tuple[str, str]]) -> None:
             assert not [line for line in follows.lines if line["log_level"] in ("error", "critical")]
 
 
+@pytest.mark.timeout(600)
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(steps)
 def test_any_history_ends_in_the_truth(history: list[tuple[str, str]]) -> None:
