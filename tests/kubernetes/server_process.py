@@ -1,5 +1,6 @@
 """etcd and kube-apiserver as child processes."""
 
+import os
 import random
 import signal
 import socket
@@ -68,6 +69,8 @@ class ServerProcess:
         """Stop it from running: its connections stay and are silent."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        # A thread on another processor may answer something before the signal reaches it.
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Let it run again."""
