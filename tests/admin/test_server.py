@@ -13,11 +13,10 @@ import pytest
 from epp.admin.server import MAX_CONNECTIONS
 from epp.telemetry.outcome import RequestOutcome
 from tests.admin.running import Admin, serving
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(600)  # guards against hanging; some examples take long on a busy machine
 
-PATIENCE_S = 90.0
-"""How long what must come may take, on a machine however busy."""
 READ_ONLY = ["/", "/metrics", "/healthz", "/readyz", "/api/v1/pool", "/api/v1/picks", "/api/v1/config"]
 
 

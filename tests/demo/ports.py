@@ -5,8 +5,9 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from tests.patience import PATIENCE_S
+
 _POLL_S = 0.02
-_PATIENCE_S = 60.0
 
 
 @asynccontextmanager
@@ -18,7 +19,7 @@ async def kept_free(port: int) -> AsyncIterator[None]:
     """
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 try:
                     holder.bind(("127.0.0.1", port))

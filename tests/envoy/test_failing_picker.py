@@ -14,11 +14,12 @@ from epp.envoy.process import EnvoyProcess
 from epp.envoy.typed import as_yaml, seconds
 from tests.demo.ports import kept_free
 from tests.envoy.certificates import self_signed
-from tests.envoy.rig import LONG_S, patient, picker_cluster, start_rig
+from tests.envoy.rig import start_rig
 from tests.fakes.ext_proc_server import Behaviour, ExtProcServer, Message
 from tests.fakes.http1_client import Answer, fetch
 from tests.fakes.upstream import Upstream
-from tests.flows.harness import FREE_PORT, start_envoy, wait_until
+from tests.flows.harness import FREE_PORT, patient_health_check, picker_cluster, start_envoy, wait_until
+from tests.patience import PATIENCE_S
 
 NOBODY = 1  # a port where nothing listens
 REQUESTS = ({"body": b""}, {"body": b"x" * 1000}, {"body": b"x" * 1_000_000}, {"method": "GET"}, {"pieces": [b"a", b"b"]})
@@ -28,7 +29,7 @@ REQUESTS = ({"body": b""}, {"body": b"x" * 1000}, {"body": b"x" * 1_000_000}, {"
 async def test_without_picker_and_fallback_every_request_is_refused_at_once(fail_open: bool, status: int) -> None:
     """Field report 80: fail-open alone has nowhere to send a request."""
     # With these, whatever waits for a connection or for a picker's reply waits for longer than the client does.
-    longer_s = 10 * LONG_S
+    longer_s = 10 * PATIENCE_S
     async with start_envoy(NOBODY, fail_open=fail_open, connect_timeout_s=longer_s, message_timeout_s=longer_s) as envoy:
         for request in REQUESTS:
             answer = await fetch(envoy.listener().host, envoy.listener().port, "/x", **request)
@@ -57,11 +58,11 @@ async def test_the_fallback_is_used_only_while_no_picker_lives() -> None:
             await rig.picker.stop()
             async with kept_free(rig.picker.port):
                 await wait_until(
-                    lambda: _is_served_by(rig.fetch(body=b"x" * 1000), "fallback"), "the fallback to take over", LONG_S
+                    lambda: _is_served_by(rig.fetch(body=b"x" * 1000), "fallback"), "the fallback to take over", PATIENCE_S
                 )
                 async with ExtProcServer(Behaviour(destination=picked.endpoint), port=rig.picker.port):
                     await wait_until(
-                        lambda: _is_served_by(rig.fetch(body=b"x" * 1000), "picked"), "the picker to be back", LONG_S
+                        lambda: _is_served_by(rig.fetch(body=b"x" * 1000), "picked"), "the picker to be back", PATIENCE_S
                     )
 
     assert before.json()["server"] == "picked"
@@ -72,7 +73,7 @@ async def test_a_picker_that_is_not_serving_is_passed_over_when_another_serves()
         behaviour = Behaviour(destination=upstream.endpoint)
         async with ExtProcServer(behaviour) as draining, ExtProcServer(behaviour) as serving:
             draining.serving = False
-            async with start_envoy(draining.port, serving.port, adapt=patient) as envoy:
+            async with start_envoy(draining.port, serving.port, adapt=patient_health_check) as envoy:
                 for _ in range(10):
                     assert (await fetch(envoy.listener().host, envoy.listener().port, "/x", body=b"x")).status == 200
 
@@ -107,21 +108,23 @@ async def test_the_loss_of_one_of_two_pickers_costs_only_what_was_with_it() -> N
                 number = len(running)
                 headers, body = [("x-number", str(number))], b"x" * (200_000 if number % 2 else 100)
                 running.append(
-                    asyncio.create_task(fetch(listen.host, listen.port, "/x", timeout_s=LONG_S, headers=headers, body=body))
+                    asyncio.create_task(fetch(listen.host, listen.port, "/x", timeout_s=PATIENCE_S, headers=headers, body=body))
                 )
 
             upstream.gate.clear()  # so that streams are with both pickers when one is lost
             while min(len(one.streams), len(two.streams)) <= 5:
                 before = len(upstream.received)
                 begin()
-                await wait_until(partial(_is_taken, running[-1], upstream, before), "the server to have the request", LONG_S)
+                await wait_until(
+                    partial(_is_taken, running[-1], upstream, before), "the server to have the request", PATIENCE_S
+                )
             settled = len(running)
             for _ in range(20):  # these are anywhere on their way
                 begin()
                 await asyncio.sleep(0.001)
             were_with_it, were_with_the_other = _numbers(one), _numbers(two)
             await one.stop()
-            async with asyncio.timeout(LONG_S):
+            async with asyncio.timeout(PATIENCE_S):
                 while not await _rests_one(envoy):
                     begin()
                     await asyncio.sleep(0.01)
@@ -141,7 +144,7 @@ async def test_the_loss_of_one_of_two_pickers_costs_only_what_was_with_it() -> N
 
 def _rests_a_picker_for_good(configuration: Bootstrap) -> None:
     """Once Envoy has found a picker broken it leaves it alone for a day; it checks health at its own start only."""
-    patient(configuration)
+    patient_health_check(configuration)
     picker = picker_cluster(configuration)
     (check,), detection = picker.health_checks, picker.outlier_detection
     assert detection is not None
@@ -166,11 +169,11 @@ async def test_a_picker_that_dies_amid_a_body_never_shortens_it() -> None:
         async with (
             ExtProcServer(behaviour) as one,
             ExtProcServer(behaviour) as two,
-            start_envoy(one.port, two.port, adapt=patient) as envoy,
+            start_envoy(one.port, two.port, adapt=patient_health_check) as envoy,
         ):
             listen = envoy.listener()
             pieces = [bytes([97 + number]) * 20_000 for number in range(5)]
-            slowly = partial(fetch, listen.host, listen.port, "/x", timeout_s=LONG_S, pieces=pieces, gap_s=0.05)
+            slowly = partial(fetch, listen.host, listen.port, "/x", timeout_s=PATIENCE_S, pieces=pieces, gap_s=0.05)
             running = [asyncio.create_task(slowly()) for _ in range(6)]
             while not (_reads_a_body(one) and _reads_a_body(two)):
                 running.append(asyncio.create_task(slowly()))
@@ -218,9 +221,9 @@ async def _count_good(options: EnvoyOptions) -> int:
             for _ in range(40):
                 listen = envoy.listener()
                 before = len(upstream.received)
-                task = asyncio.create_task(fetch(listen.host, listen.port, "/held", timeout_s=LONG_S, body=b"{}"))
+                task = asyncio.create_task(fetch(listen.host, listen.port, "/held", timeout_s=PATIENCE_S, body=b"{}"))
                 running.append(task)
-                await wait_until(partial(_is_taken, task, upstream, before), "a server or a refusal", LONG_S)
+                await wait_until(partial(_is_taken, task, upstream, before), "a server or a refusal", PATIENCE_S)
             upstream.gate.set()
             answers: list[Answer] = await asyncio.gather(*running)
     return sum(answer.status == 200 and answer.body.endswith(b"[DONE]\n\n") for answer in answers)

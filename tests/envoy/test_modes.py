@@ -12,11 +12,12 @@ import grpc.aio
 import pytest
 
 from epp.envoy.options import BodyMode
-from tests.envoy.rig import LONG_S, Rig, start_rig
+from tests.envoy.rig import Rig, start_rig
 from tests.fakes.ext_proc_server import Behaviour
 from tests.fakes.http1_client import connect
 from tests.fakes.upstream import Upstream
 from tests.flows.harness import wait_until
+from tests.patience import PATIENCE_S
 
 FULL = BodyMode.FULL_DUPLEX_STREAMED
 MODES = list(BodyMode)
@@ -92,7 +93,7 @@ async def test_full_duplex_marks_the_end_with_an_empty_piece() -> None:
 async def test_streamed_answers_keep_their_time(mode: BodyMode) -> None:
     """Each piece comes through while the server holds the next one back."""
     async with (
-        asyncio.timeout(LONG_S),
+        asyncio.timeout(PATIENCE_S),
         Upstream() as upstream,
         start_rig(behaviour(upstream), response_body_mode=mode) as rig,
         connect(rig.listen.host, rig.listen.port) as connection,
@@ -192,7 +193,7 @@ async def test_pick_only_streams_end_with_the_request(mode: BodyMode) -> None:
     ):
         upstream.gate.clear()
         answering = asyncio.create_task(rig.fetch("/held", body=b"{}"))
-        await wait_until(lambda: upstream.received, "the server to have the request", LONG_S)
+        await wait_until(lambda: upstream.received, "the server to have the request", PATIENCE_S)
         stream = await rig.last_stream()  # while the answer is held
         assert not answering.done()
         upstream.gate.set()
@@ -206,7 +207,7 @@ async def test_pick_only_streams_end_with_the_request(mode: BodyMode) -> None:
 async def test_the_message_timeout_holds_where_envoy_has_one(mode: BodyMode) -> None:
     async with (
         Upstream() as upstream,
-        start_rig(behaviour(upstream, mode, hold_s=10 * LONG_S), request_body_mode=mode, message_timeout_s=0.1) as rig,
+        start_rig(behaviour(upstream, mode, hold_s=10 * PATIENCE_S), request_body_mode=mode, message_timeout_s=0.1) as rig,
     ):
         assert (await rig.fetch(body=b"x")).status == 504
 
@@ -219,14 +220,14 @@ async def test_full_duplex_has_no_message_timeout() -> None:
 @pytest.mark.parametrize("path", ["/held", "/x"])
 async def test_a_client_that_goes_away_ends_the_stream(path: str) -> None:
     """Nothing else would end it: the server holds the answer, or the picker its first reply."""
-    async with Upstream() as upstream, start_rig(behaviour(upstream, hold_s=10 * LONG_S if path == "/x" else 0.0)) as rig:
+    async with Upstream() as upstream, start_rig(behaviour(upstream, hold_s=10 * PATIENCE_S if path == "/x" else 0.0)) as rig:
         upstream.gate.clear()
         async with connect(rig.listen.host, rig.listen.port) as connection:
             await connection.send(path, body=b"{}")
             if path == "/held":
-                async with asyncio.timeout(LONG_S):
+                async with asyncio.timeout(PATIENCE_S):
                     await connection.reader.readuntil(b"token 0")
-            await wait_until(lambda: rig.picker.streams, "the stream to begin", LONG_S)
+            await wait_until(lambda: rig.picker.streams, "the stream to begin", PATIENCE_S)
             connection.reset()
         stream = await rig.last_stream()
 
@@ -252,10 +253,10 @@ async def test_grpc_passes_to_http2_endpoints() -> None:
             grpc.aio.insecure_channel(str(rig.listen)) as channel,
         ):
             twice: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream("/test.Echo/Twice")
-            replies = [reply async for reply in twice(b"x" * 100_000, timeout=LONG_S)]
+            replies = [reply async for reply in twice(b"x" * 100_000, timeout=PATIENCE_S)]
             nothing: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/test.Echo/Nothing")
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await nothing(b"", timeout=LONG_S)
+                await nothing(b"", timeout=PATIENCE_S)
     finally:
         await server.stop(None)
 

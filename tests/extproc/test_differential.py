@@ -26,10 +26,9 @@ from epp.pb.envoy.service.ext_proc.v3.external_processor_pb2 import (
 from epp.pool.model_rewrites import RewriteRule, RewriteTarget
 from tests.extproc.exchange import Bench
 from tests.extproc.test_socket_transport import Connections
+from tests.patience import PATIENCE_S
 
 CALLS = 120
-PATIENCE_S = 60.0
-"""How long a call may take, on a machine however busy."""
 RULES = [RewriteRule("r", ("m",), (RewriteTarget("a-longer-name", 1),))]
 BODIES = (b"", b"{}", b'{"model": "m"}', b'{"x": "%s", "model": "m"}' % (b"x" * 70_000), bytes(70_000), bytes(130_000), b"\xff")
 

@@ -26,9 +26,7 @@ from epp.pb.envoy.service.ext_proc.v3.external_processor_pb2 import (
 )
 from epp.pb.grpc.health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from tests.extproc.exchange import Bench
-
-PATIENCE_S = 60.0
-"""How long what must come may take, on a machine however busy."""
+from tests.patience import PATIENCE_S
 
 
 class Connections:

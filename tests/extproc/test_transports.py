@@ -35,14 +35,13 @@ from epp.pb.envoy.service.ext_proc.v3.external_processor_pb2 import (
 )
 from epp.pb.grpc.health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from tests.extproc.exchange import DESTINATION, Bench
+from tests.patience import PATIENCE_S
 
 HEADERS = ProcessingRequest(
     request_headers=HttpHeaders(headers=HeaderMap(headers=[HeaderValue(key=":path", raw_value=b"/v1/completions")]))
 )
 GET = ProcessingRequest(request_headers=HttpHeaders(end_of_stream=True))
 
-PATIENCE_S = 60.0
-"""How long what must come may take, on a machine however busy."""
 
 Transport = GrpcioTransport | SocketTransport
 

@@ -16,8 +16,8 @@ from envoy_data_plane.envoy.extensions.filters.http.ext_proc.v3 import Processin
 from envoy_data_plane.envoy.service.ext_proc import v3 as ext_proc
 from envoy_data_plane.google.protobuf import ListValue, Struct, Value
 
-PATIENCE_S = 60.0
-"""How long a reply may take."""
+from tests.patience import PATIENCE_S
+
 DESTINATION = "x-gateway-destination-endpoint"
 _SUBSET = "x-gateway-destination-endpoint-subset"
 _SERVED = "x-gateway-destination-endpoint-served"

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 from envoy_data_plane.envoy.config.bootstrap.v3 import Bootstrap
+from envoy_data_plane.envoy.config.cluster.v3 import Cluster
 
 from epp.envoy.config import bootstrap
 from epp.envoy.ext_proc_filter import EPP_CLUSTER
@@ -22,9 +23,11 @@ from tests.fakes.ext_proc_client import ExtProcClient
 from tests.fakes.http1_client import Answer, Connection, connect, fetch
 from tests.fakes.upstream import Upstream
 from tests.flows.epp_process import PATIENCE_S, START_S, EppProcess, wait_until
+from tests.patience import PATIENCE_S as LONG_S
 
 __all__ = [
-    "FREE_PORT", "PATIENCE_S", "EppProcess", "Setting", "endpoint_arguments", "endpoint_entry", "patient_health_check", "start_all",
+    "FREE_PORT", "PATIENCE_S", "EppProcess", "Setting", "endpoint_arguments", "endpoint_entry", "patient_health_check", "picker_cluster",
+    "start_all",
     "start_direct", "start_envoy", "start_pair", "start_upstreams", "wait_until", "write_endpoints", "write_entries", "write_file",
 ]  # fmt: skip
 
@@ -55,10 +58,14 @@ async def start_envoy(
 
 def patient_health_check(configuration: Bootstrap) -> None:
     """For `adapt`: a picker that is slow on a busy machine is not taken for a dead one; one that is gone or says no, is."""
+    picker_cluster(configuration).health_checks[0].timeout = seconds(LONG_S)
+
+
+def picker_cluster(configuration: Bootstrap) -> Cluster:
+    """How Envoy reaches the picker."""
     assert configuration.static_resources is not None
     (cluster,) = [each for each in configuration.static_resources.clusters if each.name == EPP_CLUSTER]
-    for check in cluster.health_checks:
-        check.timeout = seconds(PATIENCE_S)
+    return cluster
 
 
 @asynccontextmanager

@@ -11,7 +11,6 @@ import grpc
 import pytest
 from envoy_data_plane.envoy.config.bootstrap.v3 import Bootstrap
 
-from epp.envoy.ext_proc_filter import EPP_CLUSTER
 from epp.envoy.options import BodyMode
 from tests.fakes.ext_proc_client import ExtProcClient, reason
 from tests.fakes.http1_client import Answer
@@ -21,6 +20,7 @@ from tests.flows.harness import (
     Setting,
     endpoint_arguments,
     patient_health_check,
+    picker_cluster,
     start_envoy,
     start_pair,
     start_upstreams,
@@ -368,6 +368,4 @@ async def test_behind_the_address_of_a_service_a_draining_picker_sends_envoy_to_
 
 
 def _without_health_check(configuration: Bootstrap) -> None:
-    assert configuration.static_resources is not None
-    (cluster,) = [each for each in configuration.static_resources.clusters if each.name == EPP_CLUSTER]
-    cluster.health_checks = []
+    picker_cluster(configuration).health_checks = []

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from epp.demo.child import Child
+from tests.patience import PATIENCE_S
 from tests.tools import require_go_tool
 
 H2SPEC = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible"
@@ -15,8 +16,6 @@ LISTENING = re.compile(r"listening grpc=\S+:(\d+) ")
 SUMMARY = re.compile(r"^(\d+) tests, (\d+) passed, (\d+) skipped, (\d+) failed", re.MULTILINE)
 SECTIONS = ("generic", "http2", "hpack")
 ALL_TESTS = 145
-PATIENCE_S = 60.0
-"""How long the server may take to start, on a machine however busy."""
 ANSWER_S = 30
 """How long h2spec waits for an answer."""
 

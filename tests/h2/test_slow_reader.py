@@ -14,11 +14,9 @@ from epp.h2.limits import Limits
 from epp.h2.server import MAX_UNREAD_BYTES, Patience, Server, Shared
 from tests.h2.peer import PATH, REQUEST, body, message
 from tests.h2.recorded_call import RecordedCall, finish
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(600)  # guards against hanging; some examples take long on a busy machine
-
-PATIENCE_S = 60.0
-"""How long what must come may take, on a machine however busy."""
 
 
 class Observer:

@@ -11,9 +11,8 @@ import aiohttp
 from epp.clock import Clock
 from epp.sim.config import SimConfig
 from epp.sim.server import SimServer
+from tests.patience import PATIENCE_S
 
-PATIENCE_S = 60.0
-"""Only so that a wait for what never comes ends; a busy machine may take as long as it likes."""
 STILL_S = 0.3
 """How long nothing must happen where something would if it were wrong; what is right passes however long it takes."""
 CHAT = {"messages": [{"role": "user", "content": "tell me a story"}]}

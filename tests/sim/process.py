@@ -12,9 +12,9 @@ from typing import Any
 
 import aiohttp
 
+from tests.patience import PATIENCE_S
+
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 60.0
-"""Only so that a wait for what never comes ends; a busy machine may take as long as it likes."""
 
 
 class SimProcess:

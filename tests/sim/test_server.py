@@ -15,7 +15,8 @@ from epp.sim.config import SimConfig
 from epp.sim.engines.names import ENGINE_SETTINGS
 from epp.sim.server import SimServer
 from tests.fakes.clock import FakeClock
-from tests.sim.client_side import CHAT, PATIENCE_S, STILL_S, fast, get, is_pending, leave, post, running, until
+from tests.patience import PATIENCE_S
+from tests.sim.client_side import CHAT, STILL_S, fast, get, is_pending, leave, post, running, until
 from tests.sim.views import Samples
 
 METRICS_PATHS = {
