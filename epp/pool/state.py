@@ -3,9 +3,12 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from epp.clock import Clock
+from epp.pool.drain_marks import DrainMark
+from epp.pool.drain_records import DrainRecords
 from epp.pool.endpoint import Endpoint, EndpointAddress, EndpointSpec, EndpointState
 
 DRAINING_REASON = "marked as draining"
+CALLED_REASON = "a drain call asked for it"
 
 
 class PoolState:
@@ -20,6 +23,7 @@ class PoolState:
         listed: Whether discovery has told the whole membership at least once.
         picks_total: Picks made so far.
         details: What the source says of the pool besides, for people.
+        drains: What was measured when endpoints left rotation.
     """
 
     def __init__(self, clock: Clock, *, name: str, source: str) -> None:
@@ -28,6 +32,7 @@ class PoolState:
         self.listed = False
         self.picks_total = 0
         self.details: Mapping[str, str | None] = {}
+        self.drains = DrainRecords(clock)
         self._clock = clock
         self._endpoints: dict[tuple[EndpointAddress, str], Endpoint] = {}
         self._leaving: dict[tuple[EndpointAddress, str], Endpoint] = {}
@@ -37,6 +42,7 @@ class PoolState:
         self._on_leave: list[Callable[[Endpoint], None]] = []
         self._on_gone: list[Callable[[Endpoint], None]] = []
         self._on_change: list[Callable[[Endpoint], None]] = []
+        self._idle_watchers: dict[Endpoint, list[Callable[[], None]]] = {}
 
     # ── reading ──
 
@@ -57,8 +63,8 @@ class PoolState:
 
     @property
     def draining(self) -> tuple[Endpoint, ...]:
-        """Endpoints that discovery still names and that get nothing new because they drain."""
-        return tuple(e for e in self._endpoints.values() if e.state is EndpointState.DRAINING)
+        """Endpoints that discovery still names and that get nothing new because they drain, and for no other reason."""
+        return tuple(e for e in self._endpoints.values() if e.state is EndpointState.DRAINING and not e.unready_too)
 
     def find(self, address: EndpointAddress) -> Endpoint | None:
         """The endpoint at `address` that discovery names now, else one that is leaving."""
@@ -99,30 +105,47 @@ class PoolState:
             if self.listed:
                 endpoint.ramps_up_from_s = self._clock.monotonic_s()
             self._apply(endpoint, spec)
+            self._note_return(endpoint)
             for listener in self._on_join:
                 listener(endpoint)
         elif (endpoint.spec is not spec and endpoint.spec != spec) or endpoint.state is EndpointState.UNREADY:
             was_ready = endpoint.state is EndpointState.READY
             before = endpoint.spec
-            self._apply(endpoint, spec)
+            self._change(endpoint, spec, seen_by=self.source)
             if endpoint.state is EndpointState.READY and not was_ready:
                 endpoint.ramps_up_from_s = self._clock.monotonic_s()
             if before != spec:
                 for listener in self._on_change:
                     listener(endpoint)
 
+    def _change(self, endpoint: Endpoint, spec: EndpointSpec, *, seen_by: str) -> None:
+        """Take over what is said of an endpoint that was there before."""
+        before = endpoint.state
+        self._apply(endpoint, spec)
+        if endpoint.state is EndpointState.DRAINING and before is not EndpointState.DRAINING:
+            self._note_drain(endpoint, seen_by)
+        else:
+            self._note_return(endpoint)
+
     @staticmethod
     def _apply(endpoint: Endpoint, spec: EndpointSpec) -> None:
         endpoint.take_spec(spec)
         if spec.draining:
             endpoint.state, endpoint.reason = EndpointState.DRAINING, spec.draining_reason or DRAINING_REASON
+        elif endpoint.mark is not None:
+            why = CALLED_REASON if spec.not_ready_reason is None else f"{CALLED_REASON}, and {spec.not_ready_reason}"
+            endpoint.state, endpoint.reason = EndpointState.DRAINING, why
         elif spec.not_ready_reason is not None:
             endpoint.state, endpoint.reason = EndpointState.UNREADY, spec.not_ready_reason
         else:
             endpoint.state, endpoint.reason = EndpointState.READY, None
 
     def _leave(self, endpoint: Endpoint) -> None:
+        before = endpoint.state
         endpoint.state, endpoint.reason = EndpointState.DRAINING, "no longer in the pool"
+        endpoint.mark = None
+        if before is EndpointState.READY or (before is EndpointState.UNREADY and endpoint.in_flight_requests):
+            self._note_drain(endpoint, self.source)
         for listener in self._on_leave:
             listener(endpoint)
         if endpoint.in_flight_requests:
@@ -130,7 +153,24 @@ class PoolState:
         else:
             self._gone(endpoint)
 
+    def _note_drain(self, endpoint: Endpoint, seen_by: str) -> None:
+        endpoint.drain = self.drains.begin(
+            endpoint.key,
+            name=endpoint.spec.name,
+            seen_by=seen_by,
+            reason=endpoint.reason,
+            in_flight_requests=endpoint.in_flight_requests,
+        )
+
+    def _note_return(self, endpoint: Endpoint) -> None:
+        if endpoint.drain is not None and endpoint.state is not EndpointState.DRAINING:
+            self.drains.end(endpoint.drain)
+            endpoint.drain = None
+
     def _gone(self, endpoint: Endpoint) -> None:
+        if endpoint.drain is not None:
+            self.drains.end(endpoint.drain)
+            endpoint.drain = None
         for listener in self._on_gone:
             listener(endpoint)
 
@@ -140,6 +180,37 @@ class PoolState:
     def _everyone(self) -> Iterator[Endpoint]:
         yield from self._endpoints.values()
         yield from self._leaving.values()
+
+    # ── drain marks: calls write ──
+
+    def mark(self, endpoint: Endpoint, mark: DrainMark) -> None:
+        """From this step on nothing new goes to `endpoint`, whatever discovery says; what runs there stays counted.
+
+        A mark that was there is replaced. An endpoint that has left needs none: it gets nothing any more.
+        """
+        if self._endpoints.get(endpoint.key) is endpoint:
+            endpoint.mark = mark
+            self._change(endpoint, endpoint.spec, seen_by="call")
+            self._rebuild()
+
+    def lift_mark(self, endpoint: Endpoint) -> bool:
+        """Take the mark away: from now on only what discovery says counts. False if there was none."""
+        if endpoint.mark is None:
+            return False
+        endpoint.mark = None
+        self._change(endpoint, endpoint.spec, seen_by="call")
+        if endpoint.state is EndpointState.READY:
+            endpoint.ramps_up_from_s = self._clock.monotonic_s()
+        self._rebuild()
+        return True
+
+    def end_marks(self) -> list[Endpoint]:
+        """Lift the marks whose time is over; the endpoints that had them. Call it about each second."""
+        now_s = self._clock.monotonic_s()
+        ended = [e for e in self._endpoints.values() if e.mark is not None and e.mark.ended(now_s)]
+        for endpoint in ended:
+            self.lift_mark(endpoint)
+        return ended
 
     # ── counting: picks write ──
 
@@ -151,15 +222,44 @@ class PoolState:
     def count_moved(self, endpoint: Endpoint) -> None:
         """A request that was counted elsewhere turned out to be here; it is the same pick."""
         endpoint.count_pick()
+        if endpoint.drain is not None:
+            self.drains.picked(endpoint.drain)
 
-    def count_release(self, endpoint: Endpoint) -> None:
-        """Take back one count; an endpoint that has left and holds nothing any more is forgotten."""
+    def count_release(self, endpoint: Endpoint, *, cut: bool = False) -> None:
+        """Take back one count; an endpoint that has left and holds nothing any more is forgotten.
+
+        Args:
+            cut: The answer of that request was not whole.
+        """
         endpoint.count_release()
-        if not endpoint.in_flight_requests and self._leaving.get(endpoint.key) is endpoint:
+        if endpoint.drain is not None:
+            self.drains.released(endpoint.drain, cut=cut)
+        if endpoint.in_flight_requests:
+            return
+        if self._leaving.get(endpoint.key) is endpoint:
             del self._leaving[endpoint.key]
             self._gone(endpoint)
+        for watcher in self._idle_watchers.pop(endpoint, ()) if self._idle_watchers else ():
+            watcher()
 
     # ── listening ──
+
+    @property
+    def idle_watchers(self) -> int:
+        """How many wait for the last request of an endpoint."""
+        return sum(map(len, self._idle_watchers.values()))
+
+    def watch_idle(self, endpoint: Endpoint, watcher: Callable[[], None]) -> None:
+        """Call `watcher` once when the last request on `endpoint` ends; `unwatch_idle` takes it back."""
+        self._idle_watchers.setdefault(endpoint, []).append(watcher)
+
+    def unwatch_idle(self, endpoint: Endpoint, watcher: Callable[[], None]) -> None:
+        """Do not call `watcher` any more; does nothing when it was called."""
+        watchers = self._idle_watchers.get(endpoint, [])
+        if watcher in watchers:
+            watchers.remove(watcher)
+        if not watchers:
+            self._idle_watchers.pop(endpoint, None)
 
     def on_listed(self, listener: Callable[[], None]) -> None:
         """Call `listener` once the whole membership is known; at once when it is."""

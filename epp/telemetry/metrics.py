@@ -5,6 +5,7 @@ from typing import Protocol
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
+from epp.telemetry.drain_metrics import DrainMetrics
 from epp.telemetry.endpoint_metrics import EndpointCounters
 from epp.telemetry.labels import LabelLimit
 from epp.telemetry.outcome import RequestOutcome
@@ -37,7 +38,8 @@ class Metrics:
         self._rewrites = RewriteMetrics(models)
         self._endpoints = EndpointCounters(models)
         self._picker = PickerMetrics()
-        for collector in (self._requests, self._rewrites, self._endpoints, self._picker):
+        self._drains = DrainMetrics()
+        for collector in (self._requests, self._rewrites, self._endpoints, self._picker, self._drains):
             registry.register(collector)
         ProcessCollector(registry=registry)
 
@@ -106,6 +108,21 @@ class Metrics:
         """Forget the endpoint's series: it left the pool and nothing runs there any more."""
         self._endpoints.gone(endpoint.address)
 
+    # ── endpoints that leave rotation ──
+
+    def endpoint_drain_ended(self, last_pick_s: float, last_stream_s: float) -> None:
+        """An endpoint that had left rotation is gone or back; both times are since the first sight of it."""
+        self._drains.last_pick_s.observe(last_pick_s)
+        self._drains.last_stream_s.observe(last_stream_s)
+
+    def endpoint_drain_cut(self) -> None:
+        """A request ended without a whole answer on an endpoint that had left rotation."""
+        self._drains.cut_requests += 1
+
+    def read_recommended_min_wait_from(self, recommended_s: Callable[[], float | None]) -> None:
+        """Ask `recommended_s` at each reading of the metrics how long preStop hooks should wait at least."""
+        self._drains.recommended_min_wait_s = recommended_s
+
     # ── the process ──
 
     def drain_ended(self, duration_s: float, cut_requests: int) -> None:
@@ -128,6 +145,10 @@ class Metrics:
     def read_wire_limits_from(self, hits: Callable[[], Mapping[str, int]]) -> None:
         """Ask `hits` at each reading of the metrics how often each limit of the gRPC port was hit."""
         self._picker.wire_limits = hits
+
+    def read_peer_failures_from(self, failed: Callable[[], int]) -> None:
+        """Ask `failed` at each reading of the metrics how many calls to other replicas had no usable answer."""
+        self._picker.peer_failures = failed
 
     def expect_tls_handshakes(self) -> None:
         """The transport can tell failed handshakes: show their number from now on, starting at 0."""

@@ -17,7 +17,7 @@ from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(600)  # guards against hanging; some examples take long on a busy machine
 
-READ_ONLY = ["/", "/metrics", "/healthz", "/readyz", "/api/v1/pool", "/api/v1/picks", "/api/v1/config"]
+READ_ONLY = ["/", "/metrics", "/healthz", "/readyz", "/api/v1/pool", "/api/v1/picks", "/api/v1/config", "/api/v1/drains"]
 
 
 @pytest.mark.parametrize("path", READ_ONLY)
@@ -48,8 +48,8 @@ async def test_other_methods_are_refused_with_those_that_work(path: str) -> None
         ("GET", "/api/v1/nothing"),
         ("GET", "/favicon.ico"),
         ("GET", "/api/v1/pool/../../../etc/passwd"),
-        ("POST", "/api/v1/endpoints/10.0.0.1:8000/drain"),
-        ("GET", "/api/v1/endpoints/10.0.0.1:8000/drained?timeout=1s"),
+        ("POST", "/api/v1/endpoints/10.0.0.1:8000/stop"),
+        ("GET", "/api/v1/endpoints/a/b/drained"),
     ],
 )
 async def test_an_unknown_path_is_404_in_json(method: str, path: str) -> None:
