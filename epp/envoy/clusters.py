@@ -83,7 +83,7 @@ def epp_cluster(options: EnvoyOptions) -> cluster.Cluster:
         health_checks=[epp_health_check()],
         outlier_detection=_epp_outlier_detection(),
         transport_socket=epp_tls(options),
-        typed_extension_protocol_options=http2_protocol(),
+        typed_extension_protocol_options=http2_protocol(http2_windows()),
     )
 
 
@@ -181,7 +181,7 @@ def tcp_keepalive() -> cluster.UpstreamConnectionOptions:
 def endpoint_protocol(options: EnvoyOptions) -> dict[str, Any]:
     """HTTP/1.1, or HTTP/2 without TLS; trailers pass in both. Idle connections are closed before the server does it."""
     if options.upstream_http2:
-        http = _http2()
+        http = _http2(http2_windows())
     else:
         http1 = core.Http1ProtocolOptions(enable_trailers=True)
         http = upstreams.HttpProtocolOptionsExplicitHttpConfig(http_protocol_options=http1)
@@ -189,13 +189,13 @@ def endpoint_protocol(options: EnvoyOptions) -> dict[str, Any]:
     return {_HTTP_OPTIONS: typed(upstreams.HttpProtocolOptions(common_http_protocol_options=idle, explicit_http_config=http))}
 
 
-def http2_protocol() -> dict[str, Any]:
+def http2_protocol(http2: core.Http2ProtocolOptions) -> dict[str, Any]:
     """HTTP/2 to the endpoint picker."""
-    return {_HTTP_OPTIONS: typed(upstreams.HttpProtocolOptions(explicit_http_config=_http2()))}
+    return {_HTTP_OPTIONS: typed(upstreams.HttpProtocolOptions(explicit_http_config=_http2(http2)))}
 
 
-def _http2() -> upstreams.HttpProtocolOptionsExplicitHttpConfig:
-    return upstreams.HttpProtocolOptionsExplicitHttpConfig(http2_protocol_options=http2_windows())
+def _http2(http2: core.Http2ProtocolOptions) -> upstreams.HttpProtocolOptionsExplicitHttpConfig:
+    return upstreams.HttpProtocolOptionsExplicitHttpConfig(http2_protocol_options=http2)
 
 
 def http2_windows() -> core.Http2ProtocolOptions:

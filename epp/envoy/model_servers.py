@@ -18,6 +18,7 @@ from epp.envoy.clusters import (
     epp_health_check,
     epp_tls,
     http2_protocol,
+    http2_windows,
     never_panics,
     tcp_keepalive,
 )
@@ -28,6 +29,7 @@ from epp.envoy.typed import seconds, typed
 LISTS_CLUSTER = "endpoint_lists"
 FIRST_LIST_S = 2.0
 """How long the start of Envoy waits for the first list. Without an endpoint picker it then serves 503 until one comes."""
+LISTS_PING_S = 2.0
 LEAST_RETRIES = 2
 OTHER_HOST_ATTEMPTS = 10
 
@@ -64,9 +66,12 @@ def model_servers_cluster(options: EnvoyOptions) -> cluster.Cluster:
 def lists_cluster(options: EnvoyOptions) -> cluster.Cluster:
     """The endpoint picker's port once more, for the stream that tells the endpoints.
 
-    A replica that hangs or drains would keep that stream and tell nothing new. So here the health check closes connections,
-    which would cut requests on those that serve ext_proc; and the last replica is tried whatever its health.
+    A replica that hangs would keep that stream and tell nothing new, and a failed health check leaves HTTP/2 streams as they
+    are. So here pings end the connection, which would cut requests on those that serve ext_proc (and other gRPC servers allow
+    no pings at this pace). The last replica is tried whatever its health.
     """
+    http2 = http2_windows()
+    http2.connection_keepalive = core.KeepaliveSettings(interval=seconds(LISTS_PING_S), timeout=seconds(LISTS_PING_S))
     return cluster.Cluster(
         name=LISTS_CLUSTER,
         type=discovery(options.epp),
@@ -76,9 +81,8 @@ def lists_cluster(options: EnvoyOptions) -> cluster.Cluster:
         upstream_connection_options=tcp_keepalive(),
         common_lb_config=cluster.ClusterCommonLbConfig(healthy_panic_threshold=percent.Percent(value=1.0)),
         health_checks=[epp_health_check()],
-        close_connections_on_host_health_failure=True,
         transport_socket=epp_tls(options),
-        typed_extension_protocol_options=http2_protocol(),
+        typed_extension_protocol_options=http2_protocol(http2),
     )
 
 

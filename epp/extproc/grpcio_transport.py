@@ -74,6 +74,8 @@ class GrpcioTransport:
             ("grpc.max_concurrent_streams", limits.max_concurrent_streams),
             ("grpc.max_receive_message_length", limits.max_message_bytes),
             ("grpc.max_send_message_length", -1),
+            # Envoy asks every 2 s whether the stream for endpoints is alive; gRPC by itself allows that every 5 minutes.
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
         )
         return await self._start(
             tuple(handlers), options, host, port, None if tls is None else _credentials(tls), "--grpc-port"

@@ -149,6 +149,13 @@ def test_connections_are_closed_before_a_model_server_closes_them_after_five_idl
     assert protocol["common_http_protocol_options"] == {"idle_timeout": "4s"}
 
 
+def test_only_the_stream_for_lists_is_ended_by_pings() -> None:
+    """Pings on the connections of ext_proc streams would cut requests, and other gRPC servers allow none at this pace."""
+    pinged = [name for name, cluster in clusters(EnvoyOptions()).items() if "connection_keepalive" in str(cluster)]
+
+    assert pinged == [LISTS_CLUSTER]
+
+
 def test_envoy_goes_on_without_a_picker_where_it_knows_endpoints() -> None:
     """Field report 80: the filter flag alone is not enough; the stream must fail before the first byte of the body."""
     for options, fails_open in (

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import msgspec
 import pytest
 from envoy_data_plane.envoy.config.bootstrap.v3 import Bootstrap
@@ -258,6 +259,18 @@ async def test_streams_on_an_endpoint_that_drains_or_leaves_finish(
     assert len(upstreams[0].received) == held[0]
 
 
+async def test_when_all_endpoints_drain_the_one_that_is_picked_as_a_last_resort_is_reached(
+    upstreams: list[Upstream], tmp_path: Path
+) -> None:
+    """Envoy's own choice passes over draining endpoints; one that is named is taken all the same."""
+    file = tmp_path / "endpoints.json"
+    write_endpoints(file, upstreams, draining=upstreams)
+    config = "{apiVersion: llm-d.ai/v1alpha1, kind: EndpointPickerConfig, drain: {lastResort: true}}"
+    async with failing_over(upstreams, "--endpoints-file", str(file), "--config-text", config) as scene:
+        assert await members(scene.envoy, "healthy") == 0
+        assert servers(await send(scene.envoy, 10)) <= {upstream.name for upstream in upstreams}
+
+
 # ── endpoint pickers that die ──
 
 
@@ -445,3 +458,28 @@ async def both_pick(*pickers: EppProcess) -> bool:
 async def only_one_lives(envoy: EnvoyProcess) -> bool:
     name = "cluster.endpoint_picker.membership_healthy"
     return (await envoy.stats(name))[name] == 1
+
+
+async def test_a_picker_that_hangs_does_not_keep_envoy_from_hearing_of_new_endpoints(
+    upstreams: list[Upstream], tmp_path: Path
+) -> None:
+    """It holds its connections open and says nothing; the health check as printed closes the one for lists."""
+    file = tmp_path / "endpoints.json"
+    write_endpoints(file, upstreams[:2])
+    arguments = ("--endpoints-file", str(file))
+    async with (
+        EppProcess(*arguments) as one,
+        EppProcess(*arguments) as two,
+        start_envoy(one.grpc.port, two.grpc.port, original_dst=False) as envoy,
+    ):
+        hung = one if await tells_the_list(envoy, one) else two
+        hung.terminate(signal.SIGSTOP)
+        write_endpoints(file, upstreams)
+        await wait_for_members(envoy, 3)
+
+
+async def tells_the_list(envoy: EnvoyProcess, epp: EppProcess) -> bool:
+    """Whether Envoy follows the list of this picker."""
+    url = f"http://{envoy.admin}/clusters"
+    async with aiohttp.ClientSession() as session, session.get(url) as response:
+        return f"{LISTS_CLUSTER}::{epp.grpc}::rq_active::1\n" in await response.text()
