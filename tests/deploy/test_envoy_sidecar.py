@@ -63,6 +63,9 @@ async def started(objects: list[Manifest], folder: Path) -> AsyncIterator[EnvoyP
     config["static_resources"]["listeners"][0]["address"]["socket_address"] |= {"address": "127.0.0.1", "port_value": 0}
     assert config["admin"]["address"]["socket_address"]["port_value"] == ADMIN_PORT
     config["admin"]["address"]["socket_address"]["port_value"] = 0
+    for cluster in config["static_resources"]["clusters"]:
+        if "eds_cluster_config" in cluster:  # it starts with the first list, however long a busy machine takes for it
+            cluster["eds_cluster_config"]["eds_config"]["initial_fetch_timeout"] = "60s"
     flags = envoy_of(objects)["args"]
     assert flags[:2] == ["--config-path", "/etc/envoy/envoy.yaml"]
     more = [flag for flag in flags[2:] if flag != "--disable-hot-restart"]

@@ -40,20 +40,31 @@ async def start_envoy(
 ) -> AsyncIterator[EnvoyProcess]:
     """A real Envoy in front of endpoint pickers on this machine; `options` are those of `EnvoyOptions`.
 
-    `adapt` may change the configuration as an operator would.
+    `adapt` may change the configuration as an operator would. Unless the options say otherwise, requests reach the endpoint
+    that was picked or fail (ORIGINAL_DST), so that no retry covers up a wrong pick.
     """
     chosen = replace(
-        EnvoyOptions(**options),
+        EnvoyOptions(**{"original_dst": True, **options}),
         epp=[HostPort("127.0.0.1", port) for port in epp_ports],
         epp_tls=epp_tls,
         listen=FREE_PORT,
         admin=FREE_PORT,
     )
     configuration = bootstrap(chosen)
+    if not chosen.original_dst:
+        _await_first_list(configuration)
     if adapt is not None:
         adapt(configuration)
     async with EnvoyProcess(as_yaml(configuration), start_timeout_s=START_S) as process:
         yield process
+
+
+def _await_first_list(configuration: Bootstrap) -> None:
+    """Envoy waits for its first list of endpoints, however busy the machine is."""
+    assert configuration.static_resources is not None
+    for each in configuration.static_resources.clusters:
+        if each.eds_cluster_config is not None and each.eds_cluster_config.eds_config is not None:
+            each.eds_cluster_config.eds_config.initial_fetch_timeout = seconds(START_S)
 
 
 def patient_health_check(configuration: Bootstrap) -> None:
