@@ -11,8 +11,6 @@ EPP_CLUSTER = "endpoint_picker"
 METADATA_NAMESPACE = "envoy.lb"
 """Where Envoy's load balancing keeps its metadata: the subset hint goes out with it, the pick comes back in it."""
 
-ENDPOINTS_NAMED = "x-epp-endpoints-named"
-"""gRPC metadata that tells the endpoint picker how many endpoints a pick may name."""
 RESPONSE_ATTRIBUTES = ("response.code_details", "upstream.address", "upstream.request_attempt_count")
 """Who made the answer, whom Envoy asked last, and how often it asked: so the picker knows of refused connections."""
 _STREAM_RETRIES = 3
@@ -32,7 +30,6 @@ def ext_proc_filter(options: EnvoyOptions) -> hcm.HttpFilter:
             ext_proc.ExternalProcessor(
                 grpc_service=core.GrpcService(
                     envoy_grpc=core.GrpcServiceEnvoyGrpc(cluster_name=EPP_CLUSTER, authority=_authority(options)),
-                    initial_metadata=_initial_metadata(options),
                     retry_policy=core.RetryPolicy(
                         retry_on="connect-failure,refused-stream,reset,unavailable",
                         num_retries=_STREAM_RETRIES,
@@ -49,12 +46,6 @@ def ext_proc_filter(options: EnvoyOptions) -> hcm.HttpFilter:
             )
         ),
     )
-
-
-def _initial_metadata(options: EnvoyOptions) -> list[core.HeaderValue]:
-    if options.endpoints_named == 1:
-        return []
-    return [core.HeaderValue(key=ENDPOINTS_NAMED, value=str(options.endpoints_named))]
 
 
 def _authority(options: EnvoyOptions) -> str:

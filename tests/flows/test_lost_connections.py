@@ -21,6 +21,7 @@ from envoy_data_plane.envoy.extensions.load_balancing_policies.round_robin impor
 from epp.envoy.clusters import DESTINATION_HEADER, PICKED_CLUSTER
 from epp.envoy.options import HostPort
 from epp.envoy.typed import address, typed
+from epp.extproc.names import ENDPOINTS_NAMED
 from epp.pool.health import CUT, PROBE_EVERY_S
 from tests.fakes.http1_client import Answer
 from tests.fakes.upstream import Upstream
@@ -45,12 +46,10 @@ TOLD = {
 def without_attributes(configuration: Bootstrap) -> None:
     """Another operator's Envoy, which does not tell who made an answer."""
     manager = _manager(configuration)
-    ext_proc_filter = manager.http_filters[0]
-    settings: Any = ext_proc_filter.typed_config
-    message: ext_proc.ExternalProcessor = settings.unpack()
-    assert message.response_attributes
-    message.response_attributes = []
-    ext_proc_filter.typed_config = typed(message)
+    settings = _ext_proc(manager)
+    assert settings.response_attributes
+    settings.response_attributes = []
+    manager.http_filters[0].typed_config = typed(settings)
     _put_back(configuration, manager)
 
 
@@ -78,6 +77,10 @@ def walks_lists(upstreams: list[Upstream], configuration: Bootstrap) -> None:
     for each in manager.route_config.virtual_hosts[0].routes:
         assert each.route is not None
         each.route.retry_policy = route.RetryPolicy(retry_on="connect-failure,refused-stream,reset", num_retries=2)
+    settings = _ext_proc(manager)
+    assert settings.grpc_service is not None
+    settings.grpc_service.initial_metadata = [core.HeaderValue(key=ENDPOINTS_NAMED, value="3")]
+    manager.http_filters[0].typed_config = typed(settings)
     _put_back(configuration, manager)
 
 
@@ -87,6 +90,12 @@ def _policy(name: str, message: Any) -> cluster.LoadBalancingPolicyPolicy:
             name=f"envoy.load_balancing_policies.{name}", typed_config=typed(message)
         )
     )
+
+
+def _ext_proc(manager: hcm.HttpConnectionManager) -> ext_proc.ExternalProcessor:
+    settings: Any = manager.http_filters[0].typed_config
+    message: ext_proc.ExternalProcessor = settings.unpack()
+    return message
 
 
 def _manager(configuration: Bootstrap) -> hcm.HttpConnectionManager:
@@ -162,7 +171,6 @@ async def test_a_list_that_is_walked_loses_no_request_to_a_dead_server_nor_to_it
             *endpoint_arguments(upstreams),
             *WITHOUT_SCRAPES,
             adapt=partial(walks_lists, upstreams),
-            endpoints_named=3,
         ) as scene,
     ):
         gone = upstreams[0]
