@@ -173,7 +173,7 @@ def _beside_response(event: ResponseHeaders, message: bytes, at: int) -> None:
     if at + length != stop:
         raise UnexpectedShapeError
     details, upstream = _attribute_text(message, _DETAILS, at), _attribute_text(message, _UPSTREAM, at)
-    if details is None or upstream is None:
+    if not details or not upstream:
         raise UnexpectedShapeError
     event.origin, event.upstream = origin_of_details(details), upstream
     if message.find(_FIRST_ATTEMPT, at) < 0:
