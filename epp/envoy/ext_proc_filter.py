@@ -13,6 +13,8 @@ ENDPOINTS_NAMED = "x-epp-endpoints-named"
 METADATA_NAMESPACE = "envoy.lb"
 """Where Envoy's load balancing keeps its metadata: the subset hint goes out with it, the pick comes back in it."""
 
+RESPONSE_ATTRIBUTES = ("response.code_details", "upstream.address", "upstream.request_attempt_count")
+"""Who made the answer, whom Envoy asked last, and how often it asked: so the picker knows of refused connections."""
 _STREAM_RETRIES = 3
 _SEND = ext_proc.ProcessingModeHeaderSendMode.SEND
 _SKIP = ext_proc.ProcessingModeHeaderSendMode.SKIP
@@ -40,6 +42,7 @@ def ext_proc_filter(options: EnvoyOptions) -> hcm.HttpFilter:
                 failure_mode_allow=options.fails_open,
                 processing_mode=_processing_mode(options),
                 message_timeout=seconds(options.message_timeout_s),
+                response_attributes=[] if options.pick_only else list(RESPONSE_ATTRIBUTES),
                 metadata_options=ext_proc.MetadataOptions(
                     forwarding_namespaces=_namespaces(), receiving_namespaces=_namespaces()
                 ),

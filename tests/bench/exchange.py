@@ -1,8 +1,11 @@
 """What real Envoy 1.40 says to the endpoint picker for one chat request, as bytes (both bodies FULL_DUPLEX_STREAMED)."""
 
 import json
+from typing import Any
 
-from epp.pb.envoy.config.core.v3.base_pb2 import HeaderMap, HeaderValue
+from google.protobuf.struct_pb2 import Struct
+
+from epp.pb.envoy.config.core.v3.base_pb2 import HeaderMap, HeaderValue, Metadata
 from epp.pb.envoy.service.ext_proc.v3.external_processor_pb2 import (
     HttpBody,
     HttpHeaders,
@@ -45,11 +48,26 @@ def messages_of(body: bytes) -> list[bytes]:
         ProcessingRequest(request_headers=_headers(request_headers), protocol_config=modes),
         *(ProcessingRequest(request_body=HttpBody(body=chunk)) for chunk in chunks),
         ProcessingRequest(request_body=HttpBody(end_of_stream=True)),
-        ProcessingRequest(response_headers=_headers(response_headers)),
+        ProcessingRequest(response_headers=_headers(response_headers), **_beside_the_response()),
         ProcessingRequest(response_body=HttpBody(body=answer)),
         ProcessingRequest(response_body=HttpBody(end_of_stream=True)),
     ]
     return [request.SerializeToString() for request in requests]
+
+
+def _beside_the_response() -> dict[str, Any]:
+    """What was picked, and what the printed filter asks for."""
+    picked, attributes, metadata = Struct(), Struct(), Metadata()
+    picked.update({"x-gateway-destination-endpoint": "10.0.0.1:8000"})
+    attributes.update(
+        {
+            "upstream.request_attempt_count": 1.0,
+            "response.code_details": "via_upstream",
+            "upstream.address": "10.0.0.1:8000",
+        }
+    )
+    metadata.filter_metadata["envoy.lb"].CopyFrom(picked)
+    return {"metadata_context": metadata, "attributes": {"envoy.filters.http.ext_proc": attributes}}
 
 
 def _headers(pairs: dict[str, str]) -> HttpHeaders:

@@ -184,6 +184,16 @@ def test_pick_only_skips_every_response_phase() -> None:
     assert mode["request_body_mode"] == "FULL_DUPLEX_STREAMED"
 
 
+def test_the_picker_is_told_who_answered_and_whom_envoy_asked() -> None:
+    """Field report 13: so that a refused connection counts against the endpoint at once."""
+    assert ext_proc(EnvoyOptions())["response_attributes"] == [
+        "response.code_details",
+        "upstream.address",
+        "upstream.request_attempt_count",
+    ]
+    assert "response_attributes" not in ext_proc(EnvoyOptions(pick_only=True))
+
+
 def test_trailers_go_along_with_the_body() -> None:
     mode = ext_proc(EnvoyOptions(request_body_mode=BodyMode.NONE))["processing_mode"]
 

@@ -23,14 +23,28 @@ class FakePick:
     destination: str = DESTINATION
     choice: str = DESTINATION
     releases: int = 0
-    cut: bool = False
+    released_cut: bool = False
     statuses: list[int] = field(default_factory=list)
     served: list[str] = field(default_factory=list)
     progress: int = 0
+    reached_after: list[tuple[str, int]] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    cuts: int = 0
 
     def served_by(self, address: str) -> bool:
         self.served.append(address)
         return address != self.destination
+
+    def reached(self, address: str, attempts: int) -> bool:
+        self.reached_after.append((address, attempts))
+        return True
+
+    def lost_connection(self, why: str) -> None:
+        self.lost.append(why)
+
+    def cut(self) -> None:
+        self.cuts += 1
+        self.release(cut=True)
 
     def answered(self, status: int) -> None:
         self.statuses.append(status)
@@ -39,7 +53,7 @@ class FakePick:
         self.progress += 1
 
     def release(self, *, cut: bool = False) -> None:
-        self.cut = self.cut or (cut and not self.releases)
+        self.released_cut = self.released_cut or (cut and not self.releases)
         self.releases += 1
 
 
