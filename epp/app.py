@@ -29,6 +29,7 @@ from epp.discovery.discovery import Discovery
 from epp.discovery.dns import DnsDiscovery
 from epp.discovery.file import FileDiscovery
 from epp.discovery.static import StaticDiscovery
+from epp.eds.endpoint_lists import EndpointLists
 from epp.endpoint_picker import EndpointPicker
 from epp.extproc.budget import BufferBudget
 from epp.extproc.exchange import Exchange, WarnOnce
@@ -134,6 +135,7 @@ class App:
             stalled_requests=settings.health.stalled_requests,
         )
         self._journal = PoolJournal(self._pool, loggers("pool"))
+        self._lists = EndpointLists(self._pool, log=loggers("eds"))
         self._transport = self._build_transport(picker)
         self._tls = self._build_tls()
         self._client_ca = None if settings.server.client_ca is None else read_client_ca(Path(settings.server.client_ca))
@@ -166,12 +168,14 @@ class App:
                     group.create_task(_for_ever(self._fleet.run(), "scraping")),
                     group.create_task(_for_ever(self._transport.run(), "transport")),
                     group.create_task(_for_ever(self._watch_endpoints(), "watch of endpoints")),
+                    group.create_task(_for_ever(self._lists.run(), "lists of endpoints")),
                 ]
                 ready = group.create_task(self._become_ready())
                 signal_name = await stop.get()
                 self._log.info("drain begins", signal=signal_name, timeout_s=server.drain_timeout_s)
                 ready.cancel()
                 self._lifecycle.enter(Phase.DRAINING)
+                self._lists.end_all()
                 await self._drain(stop)
                 for task in tasks:
                     task.cancel()
@@ -312,10 +316,10 @@ class App:
         exchange = self._build_exchange(picker)
         health = Health(self._lifecycle, self._settings.server.health_aliases)
         if self._settings.server.transport == "grpcio":
-            return GrpcioTransport(exchange, health)
+            return GrpcioTransport(exchange, health, lists=self._lists)
         self._metrics.expect_tls_handshakes()
         observer = ConnectionObserver(self._metrics, self._loggers("connections"), self._clock)
-        transport = SocketTransport(exchange, health, observer=observer)
+        transport = SocketTransport(exchange, health, observer=observer, lists=self._lists)
         self._metrics.read_wire_limits_from(lambda: transport.tally.hits)
         return transport
 

@@ -1,4 +1,4 @@
-"""The ext_proc and health services on `grpc.aio`: the reference transport. All that is grpcio is in this file.
+"""The ext_proc, EDS and health services on `grpc.aio`: the reference transport. All that is grpcio is in this file.
 
 It uses the read/write API with bytes: an async generator with message objects costs about half as much again.
 """
@@ -11,6 +11,9 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from epp.config.settings import LimitSettings
+from epp.eds.endpoint_lists import EndpointLists, TooManySubscribersError
+from epp.eds.names import EDS_SERVICE
+from epp.eds.subscription import Subscription, SubscriptionError
 from epp.errors import BindError
 from epp.extproc.decoder import MessageError, decode
 from epp.extproc.encoder import encode
@@ -46,9 +49,10 @@ class GrpcioTransport:
 
     name = "grpcio"
 
-    def __init__(self, exchange: Exchange, health: Health) -> None:
+    def __init__(self, exchange: Exchange, health: Health, *, lists: EndpointLists | None = None) -> None:
         self._exchange = exchange
         self._health = health
+        self._lists = lists
         self._servers: list[grpc.aio.Server] = []
         self._tasks: set[asyncio.Task[Any]] = set()  # of grpc.aio: a server's loop, and its wait for the first call
         self._stopping = False
@@ -63,13 +67,17 @@ class GrpcioTransport:
             BindError: The port cannot be opened.
         """
         process: Any = grpc.stream_stream_rpc_method_handler(self._process)
-        handlers = (grpc.method_handlers_generic_handler(EXT_PROC_SERVICE, {"Process": process}), self._health_handlers())
+        handlers = [grpc.method_handlers_generic_handler(EXT_PROC_SERVICE, {"Process": process}), self._health_handlers()]
+        if self._lists is not None:
+            handlers.append(_eds_handler(self._lists))
         options = (
             ("grpc.max_concurrent_streams", limits.max_concurrent_streams),
             ("grpc.max_receive_message_length", limits.max_message_bytes),
             ("grpc.max_send_message_length", -1),
         )
-        return await self._start(handlers, options, host, port, None if tls is None else _credentials(tls), "--grpc-port")
+        return await self._start(
+            tuple(handlers), options, host, port, None if tls is None else _credentials(tls), "--grpc-port"
+        )
 
     async def listen_for_health(self, host: str, port: int) -> tuple[str, int]:
         """Open a port for health alone, without TLS, as the kubelet's gRPC probes want it."""
@@ -205,6 +213,39 @@ class GrpcioTransport:
                 await changed.wait()
         finally:
             self._health.lifecycle.forget(wake)
+
+
+def _eds_handler(lists: EndpointLists) -> grpc.GenericRpcHandler:
+    async def stream_endpoints(_: AsyncIterator[bytes], context: Context) -> None:
+        outbox: asyncio.Queue[bytes | None] = asyncio.Queue()
+        try:
+            subscription = lists.subscribe(outbox.put_nowait, lambda: outbox.put_nowait(None))
+        except TooManySubscribersError as error:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+            raise
+        reading = asyncio.create_task(_read_requests(context, subscription))
+        reading.add_done_callback(lambda _: outbox.put_nowait(None))
+        try:
+            while (response := await outbox.get()) is not None:
+                await context.write(response)
+            if not reading.done():
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "shutting down")
+            await reading
+        except SubscriptionError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        finally:
+            subscription.close()
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+    method: Any = grpc.stream_stream_rpc_method_handler(stream_endpoints)
+    return grpc.method_handlers_generic_handler(EDS_SERVICE, {"StreamEndpoints": method})
+
+
+async def _read_requests(context: Context, subscription: Subscription) -> None:
+    """Until the client half-closes; a SubscriptionError ends it earlier."""
+    while isinstance(message := await context.read(), bytes):
+        subscription.receive(message)
 
 
 async def _service(message: bytes, context: Context) -> str:

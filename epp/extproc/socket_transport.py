@@ -1,4 +1,4 @@
-"""The ext_proc and health services on our own HTTP/2: no task, no await and no exception per message."""
+"""The ext_proc, endpoint discovery and health services on our own HTTP/2: no task, no await and no exception per message."""
 
 import asyncio
 import contextlib
@@ -8,9 +8,12 @@ from typing import NoReturn
 from google.protobuf.message import DecodeError
 
 from epp.config.settings import LimitSettings
+from epp.eds.endpoint_lists import EndpointLists
+from epp.eds.names import STREAM_METHOD
 from epp.extproc.actions import Action
 from epp.extproc.budget import Overdraft
 from epp.extproc.decoder import MessageError, decode
+from epp.extproc.eds_call import EdsCall
 from epp.extproc.encoder import encode
 from epp.extproc.exchange import Exchange
 from epp.extproc.health import CHECK_METHOD, WATCH_METHOD, Health, HealthStatus
@@ -175,7 +178,7 @@ def _reply(status: HealthStatus) -> bytes:
 
 
 class SocketTransport:
-    """Serves ext_proc and health on sockets.
+    """Serves ext_proc, health, and the endpoints of the pool (EDS) if there are `lists` of them, on sockets.
 
     Attributes:
         tally: Limits that peers hit.
@@ -183,7 +186,9 @@ class SocketTransport:
 
     name = "socket"
 
-    def __init__(self, exchange: Exchange, health: Health, *, observer: ServerObserver) -> None:
+    def __init__(
+        self, exchange: Exchange, health: Health, *, observer: ServerObserver, lists: EndpointLists | None = None
+    ) -> None:
         self._exchange = exchange
         self._collecting: set[ProcessCall] = set()
         self._process: Method = lambda stream, _: ProcessCall(stream, exchange, self._collecting)
@@ -191,6 +196,9 @@ class SocketTransport:
             CHECK_METHOD.encode(): lambda stream, _: CheckCall(stream, health),
             WATCH_METHOD.encode(): lambda stream, _: WatchCall(stream, health),
         }
+        self._eds: Mapping[bytes, Method] = (
+            {} if lists is None else {STREAM_METHOD.encode(): lambda stream, _: EdsCall(stream, lists)}
+        )
         self._observer = observer
         self._servers: list[Server] = []
         self._process_servers: list[Server] = []
@@ -283,7 +291,7 @@ class SocketTransport:
             await server.close()
 
     def _server(self, limits: LimitSettings) -> Server:
-        methods = {PROCESS_METHOD.encode(): self._process, **self._health}
+        methods = {PROCESS_METHOD.encode(): self._process, **self._eds, **self._health}
         bounds = Limits(
             max_message_bytes=limits.max_message_bytes,
             max_concurrent_streams=limits.max_concurrent_streams,
