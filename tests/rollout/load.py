@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -14,8 +15,27 @@ from tests.rollout.asks import TOKENS_PER_S, Ask
 from tests.rollout.tally import Ending, Tally
 
 PATH = "/v1/completions"
+SERVER_HEADER = "x-sim-name"
 HUNG_S = 240.0
 """After so long, a request is given up and counted; on purpose longer than anything here takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A request that was lost or cut.
+
+    Attributes:
+        seen: What its client saw.
+        server: Name of the server that had begun to answer, or empty.
+        sent_at_s: Monotonic.
+        failed_at_s: Monotonic.
+    """
+
+    ending: Ending
+    seen: str
+    server: str
+    sent_at_s: float
+    failed_at_s: float
 
 
 class OpenStream:
@@ -42,15 +62,14 @@ class Load:
     Attributes:
         tally: What became of those that have ended.
         streams: Answers that have begun and not ended.
-        unanswered_requests: Requests that were sent and have no answer yet.
+        failures: Of each that was lost or cut.
     """
 
     def __init__(self, url: str, asks: Iterator[Ask], *, rate_per_s: float, most_at_once: int = 100) -> None:
         """`url` is where Envoy listens."""
         self.tally = Tally()
         self.streams: set[OpenStream] = set()
-        self.unanswered_requests = 0
-        self.failed_at_s: list[float] = []
+        self.failures: list[Failure] = []
         self._url = url + PATH
         self._asks = asks
         self._pause_s = 1 / rate_per_s
@@ -93,10 +112,11 @@ class Load:
 
     async def send(self, ask: Ask) -> Ending:
         """One request to its end, counted."""
-        ending, seen = await self._outcome(ask)
+        sent_at_s = time.monotonic()
+        ending, seen, server = await self._outcome(ask)
         self.tally.add(ending, seen)
         if ending is not Ending.WHOLE:
-            self.failed_at_s.append(time.monotonic())
+            self.failures.append(Failure(ending, seen, server, sent_at_s, time.monotonic()))
         return ending
 
     async def _drive(self) -> None:
@@ -114,24 +134,19 @@ class Load:
         finally:
             self._room.release()
 
-    async def _outcome(self, ask: Ask) -> tuple[Ending, str]:
-        self.unanswered_requests += 1
-        waiting = True
+    async def _outcome(self, ask: Ask) -> tuple[Ending, str, str]:
         try:
             headers = {"content-type": "application/json"}
             async with self._session.post(self._url, data=ask.body(), headers=headers) as response:
-                self.unanswered_requests -= 1
-                waiting = False
+                server = response.headers.get(SERVER_HEADER, "")
                 if response.status != 200:
-                    return Ending.LOST, await _refusal(response)
-                return await self._read(response, ask)
+                    return Ending.LOST, await _refusal(response), server
+                return *await self._read(response, ask, server), server
         except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
-            return Ending.LOST, type(error).__name__
-        finally:
-            self.unanswered_requests -= waiting
+            return Ending.LOST, type(error).__name__, ""
 
-    async def _read(self, response: aiohttp.ClientResponse, ask: Ask) -> tuple[Ending, str]:
-        stream = OpenStream(response.headers.get("x-sim-name", ""), ask)
+    async def _read(self, response: aiohttp.ClientResponse, ask: Ask, server: str) -> tuple[Ending, str]:
+        stream = OpenStream(server, ask)
         self.streams.add(stream)
         try:
             async for piece in response.content.iter_any():
@@ -148,6 +163,6 @@ class Load:
 
 async def _refusal(response: aiohttp.ClientResponse) -> str:
     reason = response.headers.get("x-epp-reason")
-    server = response.headers.get("x-sim-name")
+    server = response.headers.get(SERVER_HEADER)
     who = f"the picker ({reason})" if reason else "a model server" if server else "Envoy"
     return f"{response.status} by {who}"
