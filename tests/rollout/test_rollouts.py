@@ -37,7 +37,7 @@ def check_nothing_lost(rollout: Rollout) -> None:
 
 @pytest.mark.parametrize(("engines", "hook_kind"), list(zip(TRIOS, [COMMAND, SCRIPT, COMMAND], strict=True)))
 async def test_a_rollout_with_the_hook_loses_and_cuts_nothing(engines: tuple[str, ...], hook_kind: str) -> None:
-    """Field reports 1, 15, 17 and 46: every pod is told to end in the middle of an answer, which then ends whole."""
+    """Field reports 1, 14, 15, 17 and 46: every pod is told to end in the middle of an answer, which then ends whole."""
     for rollout in await roll_all(engines, Practice(), hook_kind):
         check_nothing_lost(rollout)
 
