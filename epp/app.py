@@ -1,6 +1,7 @@
 """Composition root: builds every object of `epp serve`, runs the tasks, shuts down in order."""
 
 import asyncio
+import contextlib
 import datetime
 import gc
 import itertools
@@ -18,9 +19,11 @@ from typing import Any, NoReturn
 from prometheus_client import CollectorRegistry
 from structlog.typing import FilteringBoundLogger
 
+from epp.admin.peers import Peers
 from epp.admin.pool_collector import PoolCollector
 from epp.admin.server import AdminServer
 from epp.admin.settings_view import EffectiveSetting
+from epp.admin.token_file import TokenFile
 from epp.clock import Clock, SystemClock
 from epp.config.document import Document
 from epp.config.loader import Loaded, effective
@@ -28,6 +31,7 @@ from epp.config.settings import Settings
 from epp.discovery.discovery import Discovery
 from epp.discovery.dns import DnsDiscovery
 from epp.discovery.file import FileDiscovery
+from epp.discovery.replicas import Replicas
 from epp.discovery.static import StaticDiscovery
 from epp.eds.endpoint_lists import EndpointLists
 from epp.endpoint_picker import EndpointPicker
@@ -139,6 +143,12 @@ class App:
         self._transport = self._build_transport(picker)
         self._tls = self._build_tls()
         self._client_ca = None if settings.server.client_ca is None else read_client_ca(Path(settings.server.client_ca))
+        token_file = settings.admin.token_file
+        token = None if token_file is None else TokenFile(token_file, loggers("admin"))
+        self._replicas = Replicas(settings.admin.peers, settings.admin.peers_dns, log=loggers("peers"))
+        self._peers = Peers(
+            self._replicas, token=token, timeout_s=settings.admin.peer_timeout_s, clock=self._clock, log=loggers("peers")
+        )
         self._admin = AdminServer(
             host=settings.server.host,
             port=settings.server.metrics_port,
@@ -148,6 +158,8 @@ class App:
             registry=registry,
             recent_picks=picker.recent,
             settings=[EffectiveSetting(key=key, value=value, source=origin) for key, value, origin in effective(loaded)],
+            token=token,
+            peers=self._peers,
             log=loggers("admin"),
         )
         self._metrics.config_is_valid(True)
@@ -159,7 +171,7 @@ class App:
         """Open the ports, become ready, serve until a signal, drain, close."""
         server = self._settings.server
         stop = _stop_signals()
-        async with self._admin:
+        async with self._peers, self._admin:
             address, health = await self._listen()
             self._tell_ports(address, health)
             async with asyncio.TaskGroup() as group:
@@ -169,6 +181,8 @@ class App:
                     group.create_task(_for_ever(self._transport.run(), "transport")),
                     group.create_task(_for_ever(self._watch_endpoints(), "watch of endpoints")),
                     group.create_task(_for_ever(self._lists.run(), "lists of endpoints")),
+                    group.create_task(_for_ever(self._replicas.run(), "watch of replicas")),
+                    group.create_task(_for_ever(self._peers.run(self._pool), "talk with replicas")),
                 ]
                 ready = group.create_task(self._become_ready())
                 signal_name = await stop.get()
@@ -198,7 +212,7 @@ class App:
         listed = asyncio.Event()
         self._pool.on_listed(listed.set)
         await listed.wait()
-        await self._fleet.first_round_done.wait()
+        await asyncio.gather(self._fleet.first_round_done.wait(), self._learn_drains())
         # What is there now stays: the garbage collector need not look at it again and again, which takes 60 ms at a time in a
         # pool of 3,000 pods.
         gc.collect()
@@ -206,10 +220,19 @@ class App:
         self._lifecycle.enter(Phase.SERVING)
         self._log.info("serving", endpoints=len(self._pool.endpoints), ready=len(self._pool.ready))
 
+    async def _learn_drains(self) -> None:
+        """What other replicas were told to drain must not get the first requests of this one."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.admin.peer_timeout_s):
+                await self._peers.asked()
+        await self._peers.learn(self._pool)
+
     async def _watch_endpoints(self) -> NoReturn:
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             self._stalls.look()
+            for endpoint in self._pool.end_marks():
+                self._log.info("drain mark ended", endpoint=endpoint.address, name=endpoint.spec.name)
             self._journal.look()
 
     async def _drain(self, stop: "asyncio.Queue[str]") -> None:

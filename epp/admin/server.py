@@ -12,12 +12,16 @@ from structlog.typing import FilteringBoundLogger
 
 from epp.admin.answers import error_middleware
 from epp.admin.api import RecentPicks, api_routes
+from epp.admin.callers import Callers
 from epp.admin.connections import BoundedConnections
 from epp.admin.dashboard import dashboard_routes
+from epp.admin.drain_calls import DrainCalls, Peers
+from epp.admin.long_polls import LongPolls
 from epp.admin.metrics_page import metrics_routes
 from epp.admin.pool_view import PoolView
 from epp.admin.probes import probe_routes
 from epp.admin.settings_view import EffectiveSetting
+from epp.admin.token_file import TokenFile
 from epp.clock import Clock
 from epp.lifecycle import Lifecycle
 from epp.listening import listen
@@ -34,7 +38,7 @@ BACKLOG = 16
 
 
 class AdminServer:
-    """Plain HTTP: metrics, probes, JSON API and dashboard, all of them reading only.
+    """Plain HTTP: metrics, probes, JSON API and dashboard, all of them reading only, and drain calls.
 
     An asynchronous context manager: serves from enter to exit. `port` is known once entered.
 
@@ -42,6 +46,8 @@ class AdminServer:
         host: Address to listen on; empty for all, IPv4 and IPv6.
         port: 0 takes a free one.
         settings: For `/api/v1/config`; secrets may be in it, they are not shown.
+        token: Opens the drain calls to those who have it; None lets model servers drain themselves only.
+        peers: The other replicas.
     """
 
     def __init__(
@@ -55,6 +61,8 @@ class AdminServer:
         registry: CollectorRegistry,
         recent_picks: RecentPicks,
         settings: Sequence[EffectiveSetting],
+        token: TokenFile | None,
+        peers: Peers,
         log: FilteringBoundLogger,
     ) -> None:
         self._host = host
@@ -64,12 +72,15 @@ class AdminServer:
         app.add_routes(metrics_routes(registry))
         app.add_routes(probe_routes(lifecycle))
         app.add_routes(api_routes(PoolView(pool, lifecycle, clock), recent_picks, settings))
+        calls = DrainCalls(pool, Callers(token, peers), LongPolls(pool, lifecycle), peers, clock=clock, log=log)
+        app.add_routes(calls.routes())
         app.add_routes(dashboard_routes())
         self._runner = web.AppRunner(
             app,
             access_log=None,
             logger=_silent_logger(),
             handle_signals=False,
+            handler_cancellation=True,  # whoever hangs up waits no longer
             shutdown_timeout=SHUTDOWN_S,
             keepalive_timeout=KEEPALIVE_S,
         )

@@ -306,6 +306,35 @@ class DrainSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdminSettings:
+    """Drain calls, and the other replicas that are told of them."""
+
+    token_file: str | None = setting(
+        kinds.TEXT_OR_NOTHING,
+        None,
+        "File with the token that lets a caller drain any endpoint; others may drain those at their own address only.",
+        flag="--admin-token-file",
+        key="admin.tokenFile",
+    )
+    peers: tuple[str, ...] = setting(
+        kinds.TEXT,
+        (),
+        "Metrics port of another replica as http://host:port, which is told of drain calls; may be repeated.",
+        flag="--peer",
+        repeatable=True,
+    )
+    peers_dns: str | None = setting(
+        kinds.TEXT_OR_NOTHING,
+        None,
+        "name:port whose A and AAAA records are the replicas (a headless Service); resolved again by TTL.",
+        flag="--peers-dns",
+    )
+    peer_timeout_s: float = setting(
+        kinds.duration(minimum_s=0.01), 2.0, "How long another replica may take to answer.", key="admin.peerTimeout"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
     """Logging."""
 
@@ -329,6 +358,7 @@ class Settings:
     requests: RequestSettings = field(default_factory=RequestSettings)
     health: HealthSettings = field(default_factory=HealthSettings)
     drain: DrainSettings = field(default_factory=DrainSettings)
+    admin: AdminSettings = field(default_factory=AdminSettings)
     log: LogSettings = field(default_factory=LogSettings)
 
 
@@ -341,6 +371,7 @@ GROUPS: tuple[tuple[str, type[Any]], ...] = (
     ("requests", RequestSettings),
     ("health", HealthSettings),
     ("drain", DrainSettings),
+    ("admin", AdminSettings),
     ("log", LogSettings),
 )
 

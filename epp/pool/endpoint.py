@@ -7,6 +7,7 @@ from ipaddress import ip_address
 from typing import NewType
 
 from epp.errors import ConfigError
+from epp.pool.drain_marks import DrainMark
 from epp.pool.health import EndpointHealth
 from epp.pool.load import LoadEstimate, estimate_load, estimated_cost
 from epp.pool.metrics import EndpointMetrics
@@ -96,6 +97,7 @@ class Endpoint:
     Attributes:
         spec: What discovery said last.
         state: Whether new picks may go here; `reason` says why not, in one sentence.
+        mark: What a drain call left here; None without one.
         in_flight_requests: Picked here and not finished, ≥ 0.
         metrics: The last scrape that could be read; None before the first.
         scraped_at_s: When that scrape began, monotonic; None before the first.
@@ -119,6 +121,7 @@ class Endpoint:
         "in_flight_at_scrape",
         "in_flight_requests",
         "known_at_s",
+        "mark",
         "metrics",
         "progress_events",
         "ramps_up_from_s",
@@ -135,6 +138,7 @@ class Endpoint:
         self.spec = spec
         self.state = EndpointState.UNREADY
         self.reason: str | None = None
+        self.mark: DrainMark | None = None
         self.in_flight_requests = 0
         self.in_flight_at_scrape = 0
         self.metrics: EndpointMetrics | None = None
@@ -157,6 +161,11 @@ class Endpoint:
     def ip(self) -> str:
         """The address without its port; IPv6 without brackets."""
         return self.spec.address.rpartition(":")[0].strip("[]")
+
+    @property
+    def unready_too(self) -> bool:
+        """Whether it was marked by a call while discovery calls it unready: not even the last resort."""
+        return self.mark is not None and not self.spec.draining and self.spec.not_ready_reason is not None
 
     @property
     def tells_load(self) -> bool:

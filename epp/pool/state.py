@@ -3,9 +3,11 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from epp.clock import Clock
+from epp.pool.drain_marks import DrainMark
 from epp.pool.endpoint import Endpoint, EndpointAddress, EndpointSpec, EndpointState
 
 DRAINING_REASON = "marked as draining"
+CALLED_REASON = "a drain call asked for it"
 
 
 class PoolState:
@@ -37,6 +39,7 @@ class PoolState:
         self._on_leave: list[Callable[[Endpoint], None]] = []
         self._on_gone: list[Callable[[Endpoint], None]] = []
         self._on_change: list[Callable[[Endpoint], None]] = []
+        self._idle_watchers: dict[Endpoint, list[Callable[[], None]]] = {}
 
     # ── reading ──
 
@@ -57,8 +60,8 @@ class PoolState:
 
     @property
     def draining(self) -> tuple[Endpoint, ...]:
-        """Endpoints that discovery still names and that get nothing new because they drain."""
-        return tuple(e for e in self._endpoints.values() if e.state is EndpointState.DRAINING)
+        """Endpoints that discovery still names and that get nothing new because they drain, and for no other reason."""
+        return tuple(e for e in self._endpoints.values() if e.state is EndpointState.DRAINING and not e.unready_too)
 
     def find(self, address: EndpointAddress) -> Endpoint | None:
         """The endpoint at `address` that discovery names now, else one that is leaving."""
@@ -116,6 +119,9 @@ class PoolState:
         endpoint.take_spec(spec)
         if spec.draining:
             endpoint.state, endpoint.reason = EndpointState.DRAINING, spec.draining_reason or DRAINING_REASON
+        elif endpoint.mark is not None:
+            why = CALLED_REASON if spec.not_ready_reason is None else f"{CALLED_REASON}, and {spec.not_ready_reason}"
+            endpoint.state, endpoint.reason = EndpointState.DRAINING, why
         elif spec.not_ready_reason is not None:
             endpoint.state, endpoint.reason = EndpointState.UNREADY, spec.not_ready_reason
         else:
@@ -123,6 +129,7 @@ class PoolState:
 
     def _leave(self, endpoint: Endpoint) -> None:
         endpoint.state, endpoint.reason = EndpointState.DRAINING, "no longer in the pool"
+        endpoint.mark = None
         for listener in self._on_leave:
             listener(endpoint)
         if endpoint.in_flight_requests:
@@ -141,6 +148,37 @@ class PoolState:
         yield from self._endpoints.values()
         yield from self._leaving.values()
 
+    # ── drain marks: calls write ──
+
+    def mark(self, endpoint: Endpoint, mark: DrainMark) -> None:
+        """From this step on nothing new goes to `endpoint`, whatever discovery says; what runs there stays counted.
+
+        A mark that was there is replaced. An endpoint that has left needs none: it gets nothing any more.
+        """
+        if self._endpoints.get(endpoint.key) is endpoint:
+            endpoint.mark = mark
+            self._apply(endpoint, endpoint.spec)
+            self._rebuild()
+
+    def lift_mark(self, endpoint: Endpoint) -> bool:
+        """Take the mark away: from now on only what discovery says counts. False if there was none."""
+        if endpoint.mark is None:
+            return False
+        endpoint.mark = None
+        self._apply(endpoint, endpoint.spec)
+        if endpoint.state is EndpointState.READY:
+            endpoint.ramps_up_from_s = self._clock.monotonic_s()
+        self._rebuild()
+        return True
+
+    def end_marks(self) -> list[Endpoint]:
+        """Lift the marks whose time is over; the endpoints that had them. Call it about each second."""
+        now_s = self._clock.monotonic_s()
+        ended = [e for e in self._endpoints.values() if e.mark is not None and e.mark.ended(now_s)]
+        for endpoint in ended:
+            self.lift_mark(endpoint)
+        return ended
+
     # ── counting: picks write ──
 
     def count_pick(self, endpoint: Endpoint) -> None:
@@ -155,11 +193,32 @@ class PoolState:
     def count_release(self, endpoint: Endpoint) -> None:
         """Take back one count; an endpoint that has left and holds nothing any more is forgotten."""
         endpoint.count_release()
-        if not endpoint.in_flight_requests and self._leaving.get(endpoint.key) is endpoint:
+        if endpoint.in_flight_requests:
+            return
+        if self._leaving.get(endpoint.key) is endpoint:
             del self._leaving[endpoint.key]
             self._gone(endpoint)
+        for watcher in self._idle_watchers.pop(endpoint, ()) if self._idle_watchers else ():
+            watcher()
 
     # ── listening ──
+
+    @property
+    def idle_watchers(self) -> int:
+        """How many wait for the last request of an endpoint."""
+        return sum(map(len, self._idle_watchers.values()))
+
+    def watch_idle(self, endpoint: Endpoint, watcher: Callable[[], None]) -> None:
+        """Call `watcher` once when the last request on `endpoint` ends; `unwatch_idle` takes it back."""
+        self._idle_watchers.setdefault(endpoint, []).append(watcher)
+
+    def unwatch_idle(self, endpoint: Endpoint, watcher: Callable[[], None]) -> None:
+        """Do not call `watcher` any more; does nothing when it was called."""
+        watchers = self._idle_watchers.get(endpoint, [])
+        if watcher in watchers:
+            watchers.remove(watcher)
+        if not watchers:
+            self._idle_watchers.pop(endpoint, None)
 
     def on_listed(self, listener: Callable[[], None]) -> None:
         """Call `listener` once the whole membership is known; at once when it is."""

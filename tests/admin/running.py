@@ -4,15 +4,19 @@ import io
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import structlog
 from aiohttp import ClientSession
 from prometheus_client import CollectorRegistry
 
+from epp.admin.peers import Peers
 from epp.admin.pool_collector import PoolCollector
 from epp.admin.server import AdminServer
 from epp.admin.settings_view import EffectiveSetting
+from epp.admin.token_file import TokenFile
+from epp.discovery.replicas import Replicas
 from epp.lifecycle import Lifecycle, Phase
 from epp.pool.state import PoolState
 from epp.telemetry.metrics import Metrics
@@ -26,6 +30,9 @@ class Admin:
 
     Attributes:
         picks: What the picker would give as recent picks, newest first.
+        token_file: With the admin token, if there is one.
+        replicas: `http://host:port` of the other replicas; may be changed until they are asked.
+        peer_timeout_s: How long one of them may take.
         logged: Everything the server logged.
     """
 
@@ -36,6 +43,10 @@ class Admin:
     metrics: Metrics = field(init=False)
     picks: list[dict[str, Any]] = field(default_factory=list)
     settings: Sequence[EffectiveSetting] = ()
+    token_file: Path | None = None
+    replicas: Sequence[str] = ()
+    peer_timeout_s: float = 60.0
+    peers: Peers = field(init=False)
     host: str = "127.0.0.1"
     logged: io.StringIO = field(default_factory=io.StringIO)
     port: int = 0
@@ -53,6 +64,10 @@ class Admin:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    def watched(self) -> int:
+        """How many wait for an endpoint of the pool to become idle."""
+        return self.pool.idle_watchers
+
     @asynccontextmanager
     async def serving(self) -> AsyncIterator["Admin"]:
         """Serve until the block ends."""
@@ -61,6 +76,9 @@ class Admin:
             processors=[structlog.processors.format_exc_info, structlog.processors.JSONRenderer()],
             wrapper_class=structlog.make_filtering_bound_logger(0),
         )
+        token = None if self.token_file is None else TokenFile(str(self.token_file), log)
+        directory = Replicas(self.replicas, None, log=log)
+        self.peers = Peers(directory, token=token, timeout_s=self.peer_timeout_s, clock=self.clock, log=log)
         server = AdminServer(
             host=self.host,
             port=0,
@@ -70,9 +88,11 @@ class Admin:
             registry=self.registry,
             recent_picks=self.recent_picks,
             settings=self.settings,
+            token=token,
+            peers=self.peers,
             log=log,
         )
-        async with server:
+        async with self.peers, server:
             self.port = server.port
             async with ClientSession(self.url) as self.client:
                 yield self

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(600)  # guards against hanging; some examples t
 
 PATIENCE_S = 90.0
 """How long what must come may take, on a machine however busy."""
-READ_ONLY = ["/", "/metrics", "/healthz", "/readyz", "/api/v1/pool", "/api/v1/picks", "/api/v1/config"]
+READ_ONLY = ["/", "/metrics", "/healthz", "/readyz", "/api/v1/pool", "/api/v1/picks", "/api/v1/config", "/api/v1/drains"]
 
 
 @pytest.mark.parametrize("path", READ_ONLY)
@@ -49,8 +49,8 @@ async def test_other_methods_are_refused_with_those_that_work(path: str) -> None
         ("GET", "/api/v1/nothing"),
         ("GET", "/favicon.ico"),
         ("GET", "/api/v1/pool/../../../etc/passwd"),
-        ("POST", "/api/v1/endpoints/10.0.0.1:8000/drain"),
-        ("GET", "/api/v1/endpoints/10.0.0.1:8000/drained?timeout=1s"),
+        ("POST", "/api/v1/endpoints/10.0.0.1:8000/stop"),
+        ("GET", "/api/v1/endpoints/a/b/drained"),
     ],
 )
 async def test_an_unknown_path_is_404_in_json(method: str, path: str) -> None:

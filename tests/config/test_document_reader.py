@@ -53,7 +53,7 @@ def test_the_older_api_version_is_accepted() -> None:
         ("", "c.yaml: expected a map with apiVersion and kind: EndpointPickerConfig, found nothing"),
         ("- a", "c.yaml: expected a map with apiVersion and kind: EndpointPickerConfig, found a list (line 1)"),
         ("kind: EndpointPickerConfig", "c.yaml: apiVersion: expected llm-d.ai/v1alpha1 or inference.networking.x-k8s.io/v1alpha1, found nothing"),
-        (HEAD + "scrap: {}", "c.yaml: scrap: expected one of apiVersion, kind, plugins, schedulingProfiles, drain, health, limits, requests, scrape, found 'scrap' (line 3)"),
+        (HEAD + "scrap: {}", "c.yaml: scrap: expected one of apiVersion, kind, plugins, schedulingProfiles, admin, drain, health, limits, requests, scrape, found 'scrap' (line 3)"),
         (HEAD + "scrape: {intervall: 1s}", "c.yaml: scrape.intervall: expected one of enabled, headers, insecureSkipVerify, interval, maxPageBytes, maxRatePerSecond, path, port, scheme, stalenessThreshold, timeout, found 'intervall' (line 3)"),
         (HEAD + "scrape: {interval: -1s}", "c.yaml: scrape.interval: expected a duration such as 50ms, 2s or 1m of at least 1ms, found '-1s' (line 3)"),
         (HEAD + "scrape: 5", "c.yaml: scrape: expected a map, found 5 (line 3)"),

@@ -1,0 +1,112 @@
+"""Drain calls on the admin port of a running picker, and of two that tell one another."""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.flows.epp_process import PATIENCE_S, EppProcess
+from tests.flows.harness import start_all, start_upstreams, wait_until
+
+BODY = b'{"model": "m", "prompt": "x", "stream": true}'
+PATIENT = "{apiVersion: llm-d.ai/v1alpha1, kind: EndpointPickerConfig, admin: {peerTimeout: 30s}}"
+STARTS = 5
+"""Another program may take a port between the moment it was found free and the moment it is used."""
+
+
+async def call(
+    epp: EppProcess, method: str, endpoint: str, action: str, headers: dict[str, str] | None = None
+) -> tuple[int, dict[str, Any]]:
+    """Status and content of a drain call."""
+    async with (
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=4 * PATIENCE_S)) as session,
+        session.request(method, f"http://{epp.metrics}/api/v1/endpoints/{endpoint}/{action}", headers=headers) as answer,
+    ):
+        return answer.status, await answer.json()
+
+
+async def test_a_drained_server_gets_nothing_new_and_the_wait_ends_with_its_last_stream() -> None:
+    async with start_all(2) as scene:
+        leaving, staying = scene.upstreams
+        with scene.gates_closed():
+            async with scene.at_once(4, "/held", body=BODY) as streams:
+                status, told = await call(scene.epp, "POST", leaving.endpoint, "drain?keep=10m")
+                assert (status, told["state"], told["in_flight_requests"]) == (200, "draining", 2)
+                async with scene.at_once(6, "/held", body=BODY) as later:
+                    assert (leaving.active_requests, staying.active_requests) == (2, 8)
+                    status, told = await call(scene.epp, "GET", leaving.endpoint, "drained?timeout=100ms")
+                    assert (status, told["in_flight_requests"]) == (202, 2)
+                    waiting = asyncio.create_task(call(scene.epp, "GET", leaving.endpoint, "drained?timeout=60s"))
+                    scene.open_gates()
+                    answers = await asyncio.gather(*streams, *later)
+                    status, told = await waiting
+        assert (status, told["in_flight_requests"]) == (200, 0)
+        assert all(answer.body.endswith(b"[DONE]\n\n") and not answer.cut for answer in answers)
+
+        status, told = await call(scene.epp, "POST", leaving.endpoint, "undrain")
+        assert (status, told["state"]) == (200, "ready")
+        assert scene.epp.log_records("error") == []
+
+
+async def test_a_mark_to_keep_ends_by_itself() -> None:
+    async with start_upstreams(1) as (server,), EppProcess("--endpoint", server.endpoint) as epp:
+        await call(epp, "POST", server.endpoint, "drain?keep=1ms")
+
+        async def is_ready() -> bool:
+            return bool((await epp.pool())[server.endpoint]["state"] == "ready")
+
+        await wait_until(is_ready, "the mark to end")
+        (line,) = [record for record in epp.log_records() if record["event"] == "drain mark ended"]
+    assert line["endpoint"] == server.endpoint
+
+
+async def test_endpoints_elsewhere_need_the_token_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("s3cret\n")
+    async with EppProcess("--endpoint", "10.255.255.1:8000", "--admin-token-file", str(file)) as epp:
+        assert (await call(epp, "POST", "10.255.255.1:8000", "drain"))[0] == 403
+        assert (await call(epp, "POST", "10.255.255.1:8000", "drain", {"authorization": "Bearer wrong"}))[0] == 403
+        assert (await call(epp, "POST", "10.255.255.1:8000", "drain", {"authorization": "Bearer s3cret"}))[0] == 200
+        assert "s3cret" not in epp.log_text()
+
+
+async def test_a_pipe_in_place_of_the_token_ends_the_start_with_2(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    epp = EppProcess("--endpoint", "127.0.0.1:1", "--admin-token-file", str(tmp_path / "pipe"), ready=False)
+    with pytest.raises(AssertionError, match="found exit code 2"):
+        await epp.__aenter__()
+    assert "--admin-token-file: expected a regular file" in epp.log_text()
+
+
+async def test_a_pipe_that_takes_the_place_of_the_token_later_hangs_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("s3cret")
+    async with EppProcess("--endpoint", "10.255.255.1:8000", "--admin-token-file", str(file)) as epp:
+        file.unlink()
+        os.mkfifo(file)
+        assert (await call(epp, "POST", "10.255.255.1:8000", "drain", {"authorization": "Bearer s3cret"}))[0] == 200
+        epp.terminate()
+        assert await epp.wait() == 0
+
+
+@pytest.mark.parametrize("arguments", [("--peer", "https://10.0.0.1:9090"), ("--peer", "a b:1"), ("--peers-dns", "name")])
+async def test_names_of_replicas_that_are_none_end_the_start_with_2(arguments: tuple[str, str]) -> None:
+    epp = EppProcess("--endpoint", "127.0.0.1:1", *arguments, ready=False)
+    with pytest.raises(AssertionError, match="found exit code 2"):
+        await epp.__aenter__()
+    assert f"{arguments[0]}: expected " in epp.log_text()
+
+
+async def test_sigterm_ends_a_wait_with_the_count() -> None:
+    async with start_all(1) as scene:
+        (server,) = scene.upstreams
+        with scene.gates_closed():
+            async with scene.at_once(1, "/held", body=BODY):
+                waiting = asyncio.create_task(call(scene.epp, "GET", server.endpoint, "drained?timeout=60s"))
+                await asyncio.sleep(0)
+                scene.epp.terminate()
+                status, told = await waiting
+        assert (status, told["in_flight_requests"]) == (202, 1)
