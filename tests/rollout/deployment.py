@@ -1,8 +1,9 @@
 """A Deployment: a number of pods, which `roll` replaces as a rolling update with maxSurge 1 and maxUnavailable 0 does."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -27,6 +28,7 @@ class Deployment:
         self._membership = membership
         self._hook = hook
         self._grace_s = grace_s
+        self._hook_commands: dict[str, Sequence[str | Path]] = {}
         self._made = 0
         self._stack = AsyncExitStack()
         self._leaving: list[asyncio.Task[None]] = []
@@ -50,6 +52,7 @@ class Deployment:
             await self._stack.enter_async_context(pod)
         for pod in made:
             await pod.until_ready()
+            self._hook_commands[pod.name] = await self._hook(pod)
             await self._membership.add(pod)
         self.pods += made
 
@@ -73,6 +76,6 @@ class Deployment:
     async def _leave(self, pod: Pod) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._membership.mark(pod))
-            ending = group.create_task(pod.end(self._grace_s, self._hook(pod)))
+            ending = group.create_task(pod.end(self._grace_s, self._hook_commands[pod.name]))
         self.ends[pod.name] = ending.result()
         await self._membership.remove(pod)
