@@ -41,11 +41,12 @@ class Pick:
         destination: All of them as one text, for the header and the metadata.
     """
 
-    __slots__ = ("_answered", "_clock", "_endpoint", "_pool", "addresses", "choice", "destination")
+    __slots__ = ("_answered", "_clock", "_endpoint", "_picked_at_s", "_pool", "addresses", "choice", "destination")
 
-    def __init__(self, pool: PoolState, chosen: Sequence[Endpoint], clock: Clock) -> None:
+    def __init__(self, pool: PoolState, chosen: Sequence[Endpoint], clock: Clock, picked_at_s: float) -> None:
         self._pool = pool
         self._clock = clock
+        self._picked_at_s = picked_at_s
         self._endpoint: Endpoint | None = chosen[0]
         self._answered = False
         self.choice = chosen[0].spec.address
@@ -72,12 +73,45 @@ class Pick:
             self._endpoint, self._answered = actual, False
         return True
 
+    def reached(self, address: str, attempts: int) -> bool:
+        """Envoy says to which address it sent the request last, and how often it tried. True if that was not the choice.
+
+        The count moves there if the pool knows the address; it does not where Envoy talks to the endpoints through
+        something else. Where it tried again, those named before that address have failed it.
+        """
+        endpoint = self._endpoint
+        if endpoint is None or address == endpoint.address or self._pool.find(EndpointAddress(address)) is None:
+            return False
+        if attempts > 1:
+            for before in self.addresses:
+                if before == address:
+                    break
+                passed = self._pool.find(before)
+                if passed is not None:
+                    self._lost(passed, "failed a request that went on to another endpoint")
+        return self.served_by(address)
+
     def answered(self, status: int) -> None:
         """The response headers came."""
         endpoint = self._endpoint
         if endpoint is not None and not self._answered:
             self._answered = True
-            endpoint.answered(status, self._clock.monotonic_s(), self._pool.picks_total)
+            endpoint.answered(status, self._clock.monotonic_s(), self._pool.picks_total, picked_at_s=self._picked_at_s)
+
+    def lost_connection(self, why: str) -> None:
+        """The endpoint refused the connection, or broke it off before its answer; `why` is for people."""
+        if self._endpoint is not None:
+            self._lost(self._endpoint, why)
+
+    def _lost(self, endpoint: Endpoint, why: str) -> None:
+        endpoint.lost_connection(why, self._clock.monotonic_s(), self._pool.picks_total, picked_at_s=self._picked_at_s)
+
+    def cut(self) -> None:
+        """The answer ended in the middle, by the endpoint or by the client; releases."""
+        endpoint = self._endpoint
+        self.release()
+        if endpoint is not None:
+            endpoint.cut(self._clock.monotonic_s(), self._pool.picks_total)
 
     def progressed(self) -> None:
         """A part of the response came."""
@@ -121,7 +155,8 @@ class PickRecord:
     def as_json(self) -> dict[str, Any]:
         """One entry of `GET /api/v1/picks`.
 
-        `at` is seconds since 1970 UTC; `model` is what the client named, `target_model` what it got instead, if a rule said so.
+        `at` is seconds since 1970 UTC; `model` is what the client named, `target_model` what it got instead, if a rule said so;
+        `probe` is the first of `endpoints` where it is there to show whether it is well again.
         """
         schedule = self.schedule
         return {
@@ -131,6 +166,7 @@ class PickRecord:
             "target_model": self.target_model,
             "priority": self.priority,
             "endpoints": [] if schedule is None else [e.address for e in schedule.chosen],
+            "probe": None if schedule is None or schedule.probe is None else schedule.probe.address,
             "duration_s": self.duration_s,
             "candidates": [] if schedule is None else list(self._candidates(schedule)),
             "filtered": [] if schedule is None else [{"endpoint": e.address, "by": by} for e, by in schedule.filtered],
@@ -197,7 +233,7 @@ class EndpointPicker:
         chosen = schedule.chosen[0]
         if chosen.health.demoted_because is not None:
             chosen.health.probed(began_s, self._pool.picks_total)
-        pick = Pick(self._pool, schedule.chosen, self._clock)
+        pick = Pick(self._pool, schedule.chosen, self._clock, began_s)
         try:
             duration_s = self._clock.monotonic_s() - began_s
             self._remember(PickRecord(request, self._clock.wall_s(), duration_s, schedule, self._profile.scorer_names, None))

@@ -5,11 +5,13 @@ from collections import Counter
 
 import pytest
 
+from epp.config.document_reader import read_document
 from epp.endpoint_picker import RECENT_PICKS, EndpointPicker
 from epp.errors import NoEndpointError, SubsetEmptyError
 from epp.pool.endpoint import endpoint_address
+from epp.pool.health import PROBE_EVERY_PICKS
 from epp.pool.state import PoolState
-from epp.scheduling.catalog import Workshop, default_profile
+from epp.scheduling.catalog import Workshop, build_profile, default_profile
 from epp.scheduling.request import InferenceRequest
 from tests.fakes.clock import FakeClock
 from tests.fakes.observer import CountingObserver, SilentLog
@@ -21,8 +23,9 @@ def picker_of(pool: PoolState, clock: FakeClock, *, last_resort: bool = False) -
     return EndpointPicker(pool, profile, clock=clock, observer=CountingObserver(), log=SilentLog(), last_resort=last_resort)
 
 
-def request(subset: set[str] | None = None) -> InferenceRequest:
-    return InferenceRequest(request_id="r", model="m", subset=None if subset is None else frozenset(subset))
+def request(subset: set[str] | None = None, named: int = 1) -> InferenceRequest:
+    inside = None if subset is None else frozenset(subset)
+    return InferenceRequest(request_id="r", model="m", subset=inside, endpoints_named=named)
 
 
 def test_64_picks_at_once_spread_evenly_over_8_idle_endpoints() -> None:
@@ -210,6 +213,7 @@ def test_recent_picks_tell_scores_and_what_was_filtered_newest_first() -> None:
         "target_model": None,
         "priority": 0,
         "endpoints": ["10.0.0.2:8000"],
+        "probe": None,
         "duration_s": 0.0,
         "candidates": [
             {"endpoint": "10.0.0.1:8000", "name": "e1", "scores": {"least-load-scorer": 0.0}, "total": 0.0},
@@ -235,3 +239,165 @@ def test_recent_picks_are_bounded() -> None:
     for _ in range(RECENT_PICKS + 50):
         picker.pick(request()).release()
     assert len(picker.recent(10_000)) == RECENT_PICKS
+
+
+def test_as_many_endpoints_are_named_as_the_proxy_can_try_and_only_the_first_is_counted() -> None:
+    """Field report 87: best first, no repeats, no draining one, none that failed lately, none outside the subset."""
+    clock = FakeClock()
+    pool = pool_of([*(spec(n) for n in range(1, 7)), spec(7, draining=True)], clock)
+    for number, endpoint in enumerate(pool.ready):
+        tell(endpoint, clock, waiting_requests=0.0, running_requests=float(number))
+    pool.ready[1].health.demote("answered 500", clock.now_s, 0)
+    picker = picker_of(pool, clock)
+    inside = {f"10.0.0.{n}" for n in (1, 2, 3, 4, 6, 7)}
+    pick = picker.pick(request(inside, named=3))
+    assert pick.destination == "10.0.0.1:8000,10.0.0.3:8000,10.0.0.4:8000"
+    assert pick.choice == "10.0.0.1:8000"
+    assert [e.in_flight_requests for e in pool.ready] == [1, 0, 0, 0, 0, 0]
+    everyone = picker.pick(request(inside, named=5)).addresses
+    assert sorted(everyone) == ["10.0.0.1:8000", "10.0.0.3:8000", "10.0.0.4:8000", "10.0.0.6:8000"]
+
+
+def test_the_configured_number_of_endpoints_wins_over_what_the_proxy_says() -> None:
+    clock = FakeClock()
+    pool = pool_of(5, clock)
+    profile = build_profile(
+        read_document(
+            "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: least-load-scorer}, "
+            "{type: max-score-picker, parameters: {maxNumOfEndpoints: 2}}]",
+            "c.yaml",
+        ),
+        Workshop(rng=random.Random(3), staleness_s=2.0),
+    )
+    picker = EndpointPicker(pool, profile, clock=clock, observer=CountingObserver(), log=SilentLog())
+    assert [len(picker.pick(request(named=named)).addresses) for named in (1, 3)] == [2, 2]
+
+
+def test_a_probe_goes_first_and_well_ones_stand_behind_it_where_the_proxy_can_try_them() -> None:
+    """Field report 40: a probe costs no request where the list is walked."""
+    clock = FakeClock()
+    pool = pool_of(3, clock)
+    bad = pool.ready[1]
+    bad.health.demote("answered 500", clock.now_s, 0)
+    clock.advance(10.0)
+    picker = picker_of(pool, clock)
+    first = picker.pick(request(named=3))
+    second = picker.pick(request(named=3))
+    assert first.choice == bad.address
+    assert sorted(first.addresses) == sorted(e.address for e in pool.ready)
+    assert bad.address not in second.addresses
+    assert bad.in_flight_requests == 1
+    latest, probing = picker.recent(2)
+    assert (probing["probe"], probing["endpoints"], probing["filtered"]) == (bad.address, list(first.addresses), [])
+    assert [c["endpoint"] for c in probing["candidates"]] == ["10.0.0.1:8000", "10.0.0.3:8000"]
+    assert latest["probe"] is None
+    assert latest["filtered"] == [{"endpoint": bad.address, "by": "endpoint-health-filter"}]
+
+
+def test_a_probe_goes_alone_where_the_proxy_takes_one_address() -> None:
+    clock = FakeClock()
+    pool = pool_of(3, clock)
+    pool.ready[1].health.demote("answered 500", clock.now_s, 0)
+    clock.advance(10.0)
+    assert picker_of(pool, clock).pick(request()).addresses == ("10.0.0.2:8000",)
+
+
+def test_a_retry_moves_the_count_and_tells_of_those_that_were_passed() -> None:
+    """Field reports 13 and 87: the request works on the one that the retry reached; the refused one gets nothing new."""
+    clock = FakeClock()
+    pool = pool_of(3, clock)
+    picker = picker_of(pool, clock)
+    pick = picker.pick(request(named=3))
+    first, second, third = (e for address in pick.addresses for e in pool.ready if e.address == address)
+    assert pick.reached(third.address, 3)
+    pick.answered(200)
+    assert [e.in_flight_requests for e in (first, second, third)] == [0, 0, 1]
+    assert [e.unanswered_requests for e in (first, second, third)] == [0, 0, 0]
+    assert [e.health.demoted_because is None for e in (first, second, third)] == [False, False, True]
+    assert {picker.pick(request()).choice for _ in range(20)} == {third.address}
+    clock.advance(0.05)
+    for endpoint in (first, second):
+        tell(endpoint, clock)  # a scrape that began after it
+    assert len({picker.pick(request()).choice for _ in range(80)}) == 3
+    pick.release()
+
+
+def test_another_address_without_a_second_try_blames_nobody() -> None:
+    clock = FakeClock()
+    pool = pool_of(2, clock)
+    pick = picker_of(pool, clock).pick(request(named=2))
+    assert pick.reached(pick.addresses[1], 1)
+    assert all(e.health.demoted_because is None for e in pool.ready)
+    assert pool.in_flight_requests == 1
+
+
+def test_an_address_that_the_pool_does_not_know_is_something_between() -> None:
+    """A mesh or a tunnel: Envoy's own upstream is no endpoint then."""
+    clock = FakeClock()
+    pool = pool_of(1, clock)
+    pick = picker_of(pool, clock).pick(request())
+    assert not pick.reached("10.9.9.9:15008", 2)
+    assert not pick.reached(pick.choice, 2)
+    assert pool.ready[0].health.demoted_because is None
+
+
+def test_an_endpoint_that_refused_moments_ago_is_not_chosen_for_a_large_body() -> None:
+    """Field report 88: 3 MB do not fit Envoy's buffer for a second try, so the first must be good."""
+    clock = FakeClock()
+    pool = pool_of(3, clock)
+    picker = picker_of(pool, clock)
+    refused = picker.pick(request(named=3))
+    refused.lost_connection("refused a connection")
+    refused.release()
+    for _ in range(100):
+        clock.advance(0.2)
+        large = InferenceRequest(request_id="r", endpoints_named=3, body_bytes=3_000_000)
+        pick = picker.pick(large)
+        assert refused.choice not in pick.addresses
+        pick.answered(200)
+        pick.release()
+
+
+def test_a_draining_server_that_fails_fast_gets_probes_only_though_its_old_requests_end_well() -> None:
+    """A draining vLLM: what runs there ends with 200, what is new gets 500 in 5 ms, and its load falls."""
+    clock = FakeClock()
+    pool = pool_of(4, clock)
+    picker = picker_of(pool, clock)
+    old = [picker.pick(request()) for _ in range(80)]
+    draining = pool.ready[0]
+    its_old = [pick for pick in old if pick.choice == draining.address]
+    lost = 0
+    for step in range(400):
+        clock.advance(0.05)
+        for endpoint in pool.ready:
+            running = float(len(its_old)) if endpoint is draining else 20.0
+            tell(endpoint, clock, waiting_requests=0.0, running_requests=running)
+        if step % 20 == 0 and its_old:
+            done = its_old.pop()
+            done.answered(200)
+            done.release()
+        pick = picker.pick(request())
+        failed = pick.choice == draining.address
+        pick.answered(500 if failed else 200)
+        pick.release()
+        lost += failed
+    assert len(its_old) == 0
+    assert 3 <= lost <= 3 + 400 / PROBE_EVERY_PICKS
+
+
+def test_cut_answers_take_an_endpoint_out_until_the_next_scrape() -> None:
+    clock = FakeClock()
+    pool = pool_of(2, clock)
+    dying, other = pool.ready
+    dying.scrape_interval_s = other.scrape_interval_s = 0.05
+    picker = picker_of(pool, clock)
+    picks = [pick for pick in (picker.pick(request()) for _ in range(6)) if pick.choice == dying.address]
+    for pick in picks:
+        pick.answered(200)
+    for pick in picks:
+        pick.cut()
+    assert dying.in_flight_requests == 0
+    assert {picker.pick(request()).choice for _ in range(10)} == {other.address}
+    clock.advance(0.05)
+    tell(dying, clock)
+    assert picker.pick(request()).choice == dying.address

@@ -11,6 +11,10 @@ EPP_CLUSTER = "endpoint_picker"
 METADATA_NAMESPACE = "envoy.lb"
 """Where Envoy's load balancing keeps its metadata: the subset hint goes out with it, the pick comes back in it."""
 
+ENDPOINTS_NAMED = "x-epp-endpoints-named"
+"""gRPC metadata that tells the endpoint picker how many endpoints a pick may name."""
+RESPONSE_ATTRIBUTES = ("response.code_details", "upstream.address", "upstream.request_attempt_count")
+"""Who made the answer, whom Envoy asked last, and how often it asked: so the picker knows of refused connections."""
 _STREAM_RETRIES = 3
 _SEND = ext_proc.ProcessingModeHeaderSendMode.SEND
 _SKIP = ext_proc.ProcessingModeHeaderSendMode.SKIP
@@ -28,6 +32,7 @@ def ext_proc_filter(options: EnvoyOptions) -> hcm.HttpFilter:
             ext_proc.ExternalProcessor(
                 grpc_service=core.GrpcService(
                     envoy_grpc=core.GrpcServiceEnvoyGrpc(cluster_name=EPP_CLUSTER, authority=_authority(options)),
+                    initial_metadata=_initial_metadata(options),
                     retry_policy=core.RetryPolicy(
                         retry_on="connect-failure,refused-stream,reset,unavailable",
                         num_retries=_STREAM_RETRIES,
@@ -37,12 +42,19 @@ def ext_proc_filter(options: EnvoyOptions) -> hcm.HttpFilter:
                 failure_mode_allow=options.fail_open,
                 processing_mode=_processing_mode(options),
                 message_timeout=seconds(options.message_timeout_s),
+                response_attributes=[] if options.pick_only else list(RESPONSE_ATTRIBUTES),
                 metadata_options=ext_proc.MetadataOptions(
                     forwarding_namespaces=_namespaces(), receiving_namespaces=_namespaces()
                 ),
             )
         ),
     )
+
+
+def _initial_metadata(options: EnvoyOptions) -> list[core.HeaderValue]:
+    if options.endpoints_named == 1:
+        return []
+    return [core.HeaderValue(key=ENDPOINTS_NAMED, value=str(options.endpoints_named))]
 
 
 def _authority(options: EnvoyOptions) -> str:

@@ -6,6 +6,7 @@ Header names arrive in lower case, and values in `raw_value` (`value` in older v
 absent.
 """
 
+import struct
 from collections.abc import Callable
 
 from google.protobuf.message import DecodeError
@@ -21,8 +22,17 @@ from epp.extproc.events import (
     ResponseHeaders,
     ResponseTrailers,
 )
-from epp.extproc.names import DESTINATION_SERVED, LB_NAMESPACE, SUBSET, SUBSET_NAMESPACE
+from epp.extproc.names import (
+    ATTEMPT_COUNT,
+    CODE_DETAILS,
+    DESTINATION_SERVED,
+    LB_NAMESPACE,
+    SUBSET,
+    SUBSET_NAMESPACE,
+    UPSTREAM_ADDRESS,
+)
 from epp.extproc.raw_message import RawHeaders, UnexpectedShapeError, read_varint
+from epp.extproc.upstream_errors import origin_of_details
 from epp.pb.envoy.config.core.v3.base_pb2 import Metadata
 from epp.pb.envoy.service.ext_proc.v3.external_processor_pb2 import HttpHeaders, ProcessingRequest
 
@@ -141,8 +151,60 @@ def _request_headers_raw(message: bytes) -> RequestHeaders:
 
 def _response_headers_raw(message: bytes) -> ResponseHeaders:
     headers, end_of_stream, at = _http_headers(message, ":status")
-    _expect_end(message, at)
-    return ResponseHeaders(headers, end_of_stream)
+    event = ResponseHeaders(headers, end_of_stream)
+    if at != len(message) and message[at:] != EMPTY_METADATA:
+        _beside_response(event, message, at)
+    return event
+
+
+def _beside_response(event: ResponseHeaders, message: bytes, at: int) -> None:
+    """metadata_context = 8 that does not speak of who served, and attributes = 9: one map of names to values."""
+    stop = len(message)
+    if message[at] == 0x42:
+        length, at = read_varint(message, at + 1)
+        if message.find(_SERVED, at, at + length) >= 0:
+            raise UnexpectedShapeError
+        at += length
+    if at == stop:
+        return
+    if message[at] != 0x4A:
+        raise UnexpectedShapeError
+    length, at = read_varint(message, at + 1)
+    if at + length != stop:
+        raise UnexpectedShapeError
+    details, upstream = _attribute_text(message, _DETAILS, at), _attribute_text(message, _UPSTREAM, at)
+    if details is None or upstream is None:
+        raise UnexpectedShapeError
+    event.origin, event.upstream = origin_of_details(details), upstream
+    if message.find(_FIRST_ATTEMPT, at) < 0:
+        raise UnexpectedShapeError
+
+
+def _attribute_text(message: bytes, key: bytes, at: int) -> str | None:
+    """The text behind `key`, an entry's name and the tag of its value; no name or value holds a line feed as it does."""
+    at = message.find(key, at)
+    if at < 0:
+        return None
+    at += len(key)
+    value_length, at = read_varint(message, at)
+    stop = at + value_length
+    if message[at] != 0x1A:  # string_value = 3
+        raise UnexpectedShapeError
+    length, at = read_varint(message, at + 1)
+    if at + length != stop:
+        raise UnexpectedShapeError
+    return str(message[at:stop], "utf-8")
+
+
+def _attribute_key(name: str) -> bytes:
+    """`key` = 1 of an entry of the map `fields`, and the tag of its `value` = 2."""
+    return b"\x0a" + bytes((len(name),)) + name.encode() + b"\x12"
+
+
+_SERVED = DESTINATION_SERVED.encode()
+_DETAILS, _UPSTREAM = _attribute_key(CODE_DETAILS), _attribute_key(UPSTREAM_ADDRESS)
+_FIRST_ATTEMPT = _attribute_key(ATTEMPT_COUNT) + b"\x09\x11" + struct.pack("<d", 1.0)
+"""number_value = 2, and 1 in it: the other numbers come seldom."""
 
 
 _READERS: dict[int, Callable[[bytes], Event]] = {
@@ -175,13 +237,26 @@ def decode_by_classes(message: bytes) -> Event | None:
             return RequestTrailers()
         case "response_headers":
             headers = request.response_headers
-            return ResponseHeaders(_header_map(headers), headers.end_of_stream, _served(request.metadata_context))
+            event = ResponseHeaders(_header_map(headers), headers.end_of_stream, _served(request.metadata_context))
+            _read_attributes(event, request)
+            return event
         case "response_body":
             return ResponseChunk(request.response_body.body, request.response_body.end_of_stream)
         case "response_trailers":
             return ResponseTrailers()
         case _:
             return None
+
+
+def _read_attributes(event: ResponseHeaders, request: ProcessingRequest) -> None:
+    for attributes in request.attributes.values():  # one, named like the filter
+        fields = attributes.fields
+        if CODE_DETAILS in fields and (details := fields[CODE_DETAILS].string_value):
+            event.origin = origin_of_details(details)
+        if UPSTREAM_ADDRESS in fields:
+            event.upstream = fields[UPSTREAM_ADDRESS].string_value or None
+        if ATTEMPT_COUNT in fields and 1 < (attempts := fields[ATTEMPT_COUNT].number_value) < 1_000:
+            event.attempts = int(attempts)
 
 
 def _request_headers(request: ProcessingRequest) -> RequestHeaders:

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from epp.extproc.upstream_errors import Origin
+
 
 class BodyMode(Enum):
     """`ProcessingMode.BodySendMode`: how Envoy hands over a body."""
@@ -53,12 +55,18 @@ class ResponseHeaders:
     """The model server, or Envoy in its place, begins to answer.
 
     Attributes:
-        served: Address that really took the request, where Envoy tells.
+        served: Address that really took the request, where the metadata tell.
+        origin: Who made the answer.
+        upstream: Address to which Envoy sent the request last, where it tells.
+        attempts: How often it sent the request, ≥ 1.
     """
 
     headers: Mapping[str, str]
     end_of_stream: bool = False
     served: str | None = None
+    origin: Origin = Origin.UNKNOWN
+    upstream: str | None = None
+    attempts: int = 1
 
 
 @dataclass(slots=True)

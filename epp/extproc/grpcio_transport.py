@@ -19,7 +19,7 @@ from epp.extproc.decoder import MessageError, decode
 from epp.extproc.encoder import encode
 from epp.extproc.exchange import Exchange
 from epp.extproc.health import Health, HealthStatus
-from epp.extproc.names import EXT_PROC_SERVICE
+from epp.extproc.names import ENDPOINTS_NAMED, EXT_PROC_SERVICE, endpoints_named
 from epp.extproc.session import Session
 from epp.extproc.tls import CertificateReloader, KeyPair
 from epp.lifecycle import Phase
@@ -142,7 +142,7 @@ class GrpcioTransport:
     # ── ext_proc ──
 
     async def _process(self, _: AsyncIterator[bytes], context: Context) -> None:
-        session = Session(self._exchange)
+        session = Session(self._exchange, _endpoints_named(context))
         cancelled = True
         self.open_streams += 1
         try:
@@ -246,6 +246,11 @@ async def _read_requests(context: Context, subscription: Subscription) -> None:
     """Until the client half-closes; a SubscriptionError ends it earlier."""
     while isinstance(message := await context.read(), bytes):
         subscription.receive(message)
+
+
+def _endpoints_named(context: Context) -> int:
+    metadata = context.invocation_metadata() or ()
+    return endpoints_named(next((value for key, value in metadata if key == ENDPOINTS_NAMED), None))
 
 
 async def _service(message: bytes, context: Context) -> str:

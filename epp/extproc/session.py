@@ -45,6 +45,7 @@ from epp.extproc.names import MAX_PIECE_BYTES, OBJECTIVE_HEADERS, OBJECTIVE_MARK
 from epp.extproc.raw_message import RawHeaders
 from epp.extproc.request_body import read_request_body
 from epp.extproc.rewriting import STREAMED_WITHOUT_LENGTH, give_up, may_be_rewritten, rewritten
+from epp.extproc.upstream_errors import DOUBTFUL_STATUSES, Origin, origin_of_body
 from epp.extproc.usage import UsageReader
 from epp.scheduling.request import InferenceRequest
 from epp.telemetry.outcome import RequestOutcome
@@ -91,6 +92,8 @@ class Session:
         "_body_mode",
         "_chunks",
         "_complete",
+        "_doubtful",
+        "_endpoints_named",
         "_exchange",
         "_headers",
         "_held_bytes",
@@ -106,8 +109,10 @@ class Session:
         "request_id",
     )
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: Exchange, endpoints_named: int = 1) -> None:
+        """`endpoints_named` is how many endpoints this Envoy can try one after the other."""
         self._exchange = exchange
+        self._endpoints_named = endpoints_named
         self._headers = NO_HEADERS
         self._body_mode = self._response_mode = BodyMode.FULL_DUPLEX_STREAMED
         self._subset: frozenset[str] | None = None
@@ -116,6 +121,7 @@ class Session:
         self._limit_bytes = exchange.limits.max_request_body_bytes
         self._request_ended = False
         self._complete = False
+        self._doubtful = False  # the answer may be Envoy's own: its first bytes will tell
         self._pick: SessionPick | None = None
         self._usage: UsageReader | None = None
         self.collecting = False
@@ -152,10 +158,12 @@ class Session:
 
     def end(self, *, cancelled: bool) -> None:
         """The stream is over; `cancelled` if Envoy reset it. Further calls do nothing."""
-        self._let_go()
         outcome = self.outcome
         if outcome.ended_at_s is not None:
             return
+        if self._pick is not None and not (cancelled or self._complete) and self._sees_the_end and (outcome.status or 0) >= 200:
+            self._pick.cut()  # Envoy hangs up politely where the endpoint or the client was gone
+        self._let_go()
         outcome.ended_at_s = self._exchange.clock.monotonic_s()
         outcome.cancelled = not self._complete and (cancelled or self._sees_the_end)
         usage = None if self._usage is None else self._usage.usage
@@ -330,6 +338,8 @@ class Session:
             model=outcome.model or None,
             priority=outcome.priority,
             subset=self._subset,
+            endpoints_named=self._endpoints_named,
+            body_bytes=outcome.request_bytes or _declared_bytes(headers),
         )
         if outcome.target_model:
             request.model, request.client_model = outcome.target_model, outcome.model
@@ -349,22 +359,52 @@ class Session:
         status = headers.get(":status", "")
         outcome.status = int(status) if len(status) == 3 and status.isascii() and status.isdigit() else None
         if pick is not None:
-            if event.served and pick.served_by(event.served):
-                outcome.endpoint = event.served
-                self._exchange.observer.served_elsewhere()
-            if outcome.status is not None:
-                pick.answered(outcome.status)
+            self._note_who_answered(event, pick)
         if event.end_of_stream:
             self._response_ended()
         else:
             self._usage = UsageReader(headers.get("content-type"), headers.get("content-encoding"))
         return [GO_ON_RESPONSE_HEADERS]
 
+    def _note_who_answered(self, event: ResponseHeaders, pick: SessionPick) -> None:
+        outcome, upstream, origin = self.outcome, event.upstream, event.origin
+        if event.served:
+            if pick.served_by(event.served):
+                outcome.endpoint = event.served
+                self._exchange.observer.served_elsewhere()
+        elif upstream is not None and upstream != pick.choice and pick.reached(upstream, event.attempts):
+            outcome.endpoint = upstream
+            if event.attempts == 1:  # a second try is what the list is for
+                self._exchange.observer.served_elsewhere()
+        status = outcome.status
+        if origin.is_lost_connection:
+            pick.lost_connection(origin.value)
+        elif origin is Origin.UNKNOWN and status in DOUBTFUL_STATUSES and self._will_show_text(event):
+            self._doubtful = True
+        elif status is not None and origin is not Origin.ENVOY:
+            pick.answered(status)
+
+    def _will_show_text(self, event: ResponseHeaders) -> bool:
+        plain = (event.headers.get("content-type") or "").startswith("text/plain")
+        return plain and not event.end_of_stream and self._response_mode is not BodyMode.NONE
+
+    def _settle_doubt(self, beginning: bytes) -> None:
+        self._doubtful = False
+        origin, status = origin_of_body(beginning), self.outcome.status
+        if self._pick is None or status is None:
+            return
+        if origin.is_lost_connection:
+            self._pick.lost_connection(origin.value)
+        elif origin is not Origin.ENVOY:
+            self._pick.answered(status)
+
     def _on_response_chunk(self, event: ResponseChunk) -> list[Action]:
         outcome = self.outcome
         if event.body and not outcome.response_bytes:
             outcome.first_byte_at_s = self._exchange.clock.monotonic_s()
         outcome.response_bytes += len(event.body)
+        if self._doubtful:
+            self._settle_doubt(event.body)
         if self._pick is not None:
             self._pick.progressed()
         usage = self._usage

@@ -17,16 +17,17 @@ from epp.extproc.eds_call import EdsCall
 from epp.extproc.encoder import encode
 from epp.extproc.exchange import Exchange
 from epp.extproc.health import CHECK_METHOD, WATCH_METHOD, Health, HealthStatus
-from epp.extproc.names import PROCESS_METHOD
+from epp.extproc.names import ENDPOINTS_NAMED, PROCESS_METHOD, endpoints_named
 from epp.extproc.session import Session
 from epp.extproc.tls import CertificateReloader, KeyPair, server_contexts
 from epp.h2.limits import Limits, Tally
 from epp.h2.server import Patience, Server, ServerObserver, Shared
-from epp.h2.stream import Method, Status, Stream
+from epp.h2.stream import Metadata, Method, Status, Stream
 from epp.lifecycle import Phase
 from epp.listening import listen, listen_unix
 from epp.pb.grpc.health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
+_ENDPOINTS_NAMED = ENDPOINTS_NAMED.encode()
 TICK_S = 0.5
 LEAST_CONTROL_BURST = 2_000
 MAX_HEALTH_STREAMS = 100
@@ -43,12 +44,12 @@ class ProcessCall:
 
     __slots__ = ("_bugs", "_collecting", "_now_s", "_stream", "heard_at_s", "session")
 
-    def __init__(self, stream: Stream, exchange: Exchange, collecting: set["ProcessCall"]) -> None:
+    def __init__(self, stream: Stream, metadata: Metadata, exchange: Exchange, collecting: set["ProcessCall"]) -> None:
         self._stream = stream
         self._bugs = exchange.bugs
         self._now_s = exchange.clock.monotonic_s
         self._collecting = collecting
-        self.session = Session(exchange)
+        self.session = Session(exchange, endpoints_named(metadata.get(_ENDPOINTS_NAMED)))
         self.heard_at_s = 0.0
 
     def message(self, message: bytes) -> None:
@@ -191,7 +192,7 @@ class SocketTransport:
     ) -> None:
         self._exchange = exchange
         self._collecting: set[ProcessCall] = set()
-        self._process: Method = lambda stream, _: ProcessCall(stream, exchange, self._collecting)
+        self._process: Method = lambda stream, metadata: ProcessCall(stream, metadata, exchange, self._collecting)
         self._health: Mapping[bytes, Method] = {
             CHECK_METHOD.encode(): lambda stream, _: CheckCall(stream, health),
             WATCH_METHOD.encode(): lambda stream, _: WatchCall(stream, health),

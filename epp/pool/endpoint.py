@@ -105,7 +105,8 @@ class Endpoint:
         scrape_interval_s: Pause between scrapes as adapted to this endpoint; None when it is not scraped.
         engine: The engine in use: forced by the spec or recognised; None while unknown.
         known_at_s: `scraped_at_s`, or minus infinity: ages without a case for None.
-        ramps_up_from_s: When it joined a pool that was already serving, or came back; minus infinity for the others.
+        ramps_up_from_s: When it joined a pool that was already serving, came back, or failed or turned away a request;
+            minus infinity for the others.
         cost: `(load.cost_requests + 1) / weight`: what picks compare, with the next request already there, so that the
             weight tells among idle endpoints too (as in Envoy's weighted least request). Kept up to date by every method
             that changes what it depends on.
@@ -199,34 +200,67 @@ class Endpoint:
         self.in_flight_requests -= 1
         self._update_load()
 
-    def answered(self, status: int, now_s: float, picks_total: int) -> None:
+    def answered(self, status: int, now_s: float, picks_total: int, *, picked_at_s: float) -> None:
         """The first answer to a request that was picked here.
 
-        5xx is a failure, unless the server says that it is busy (429, 503, 529) while other requests on it have good
-        answers: an overloaded server is no dead one. Everything else proves that the server works.
+        5xx is a failure, unless the server says that it is busy (429, 503, 529) while it works on other requests: an
+        overloaded server is no dead one. 429 alone never is a failure: it may be about one client. All of them cut the
+        endpoint's share for a while. Everything else proves that the server works.
 
         Args:
             status: HTTP status.
             now_s: Monotonic.
             picks_total: Picks of the whole pool so far.
+            picked_at_s: When the request was picked, monotonic.
         """
         self.unanswered_requests -= 1
         self.progress_events += 1
-        if status >= 500:
-            busy = status in BUSY_STATUSES and self.in_flight_requests > self.unanswered_requests + 1
-            if not busy:
-                self.health.failed(f"answered {status}", now_s, picks_total)
-        elif status != 429 and self.health.succeeded():
-            self.ramps_up_from_s = now_s
+        if status < 500 and status != 429:
+            if self.health.succeeded(now_s, sent_at_s=picked_at_s):
+                self.ramps_up_from_s = now_s
+            return
+        why = f"answered {status}"
+        if status == 429 or (status in BUSY_STATUSES and self._works_on_others()):
+            self.health.busy(why, now_s, picks_total)
+        else:
+            self.health.failed(why, now_s, picks_total, sent_at_s=picked_at_s)
+        self.ramps_up_from_s = now_s
+
+    def _works_on_others(self) -> bool:
+        """Whether it seems to have work besides the request that it answers now: by its metrics, or by our own count.
+
+        A page that says idle counts only where it must have known of a request of ours and did not.
+        """
+        metrics = self.metrics
+        if metrics is not None and metrics.has_load:
+            if metrics.waiting_requests or metrics.running_requests:
+                return True
+            if self.in_flight_at_scrape > 1:
+                return False
+        return self.in_flight_requests > 1
+
+    def lost_connection(self, why: str, now_s: float, picks_total: int, *, picked_at_s: float) -> None:
+        """A request that was picked here found no connection, or lost it before an answer; arguments as in `answered`."""
+        self.health.lost_connection(why, now_s, picks_total, sent_at_s=picked_at_s)
+        self.ramps_up_from_s = now_s
+
+    def cut(self, now_s: float, picks_total: int) -> None:
+        """A running answer ended in the middle and is released already.
+
+        Envoy tells the picker the same where the client went away. So it counts only once all answers that ran here are cut,
+        and only where scrapes tell soon that all is well.
+        """
+        if self.scrape_interval_s is not None:
+            self.health.cut(now_s, picks_total, was_last=self.in_flight_requests <= self.unanswered_requests)
 
     def refused_connections(self, now_s: float) -> None:
         """Its serving port refuses connections again and again: it only gets probes until it takes them."""
         self.health.refused(now_s)
 
-    def accepted_connection(self, now_s: float) -> None:
-        """It takes connections, whatever else it says."""
-        if self.health.demoted_because is not None and self.health.accepted():
-            self.ramps_up_from_s = now_s
+    def accepted_connection(self, began_at_s: float) -> None:
+        """It took a connection that was begun then, monotonic, whatever else it says."""
+        if self.health.demoted_because is not None and self.health.accepted(began_at_s):
+            self.ramps_up_from_s = began_at_s
 
     def scraped(self, metrics: EndpointMetrics, *, began_at_s: float, in_flight_at_begin: int) -> None:
         """Take over what a scrape said.

@@ -10,15 +10,17 @@ from epp.scheduling.request import InferenceRequest
 
 @dataclass(slots=True, kw_only=True)
 class Moment:
-    """When a pick is made.
+    """When a pick is made, and what it is to find out besides.
 
     Attributes:
         now_s: Monotonic.
         picks_total: Picks of the pool so far.
+        probe: An endpoint that goes first whatever the scores say, to see whether it is well again; a filter names it.
     """
 
     now_s: float
     picks_total: int
+    probe: Endpoint | None = None
 
 
 class Filter(Protocol):
@@ -44,11 +46,18 @@ class Scorer(Protocol):
 
 
 class Picker(Protocol):
-    """Chooses by the weighted sum of the scores."""
+    """Chooses by the weighted sum of the scores.
+
+    Attributes:
+        max_endpoints: How many it names at most, by configuration; None leaves that to the request.
+    """
 
     @property
     def name(self) -> str: ...
 
-    def choose(self, candidates: Sequence[Endpoint], totals: Sequence[float]) -> tuple[Endpoint, ...]:
-        """At least one candidate, best first, without repeats. There is at least one candidate."""
+    @property
+    def max_endpoints(self) -> int | None: ...
+
+    def choose(self, candidates: Sequence[Endpoint], totals: Sequence[float], count: int) -> tuple[Endpoint, ...]:
+        """The best `count` candidates (≥ 1), or all where there are fewer, best first. There is at least one candidate."""
         ...

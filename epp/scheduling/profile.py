@@ -21,11 +21,12 @@ class Schedule:
     """What a profile decided, and why.
 
     Attributes:
-        chosen: Best first.
+        chosen: Best first, behind the probe if there is one.
         candidates: Those that were scored.
         scores: One list a scorer, in the order of the profile, each in the order of `candidates`.
         totals: Weighted sums, in the order of `candidates`.
         filtered: (endpoint, name of the filter) for each one that was taken away.
+        probe: The chosen one, where that was to see whether it is well again.
     """
 
     chosen: tuple[Endpoint, ...]
@@ -33,6 +34,7 @@ class Schedule:
     scores: Sequence[Sequence[float]]
     totals: Sequence[float]
     filtered: Sequence[tuple[Endpoint, str]]
+    probe: Endpoint | None = None
 
 
 class SchedulingProfile:
@@ -53,7 +55,7 @@ class SchedulingProfile:
             kept = plugin.keep(request, candidates, moment)
             if kept is not candidates:
                 left = set(map(id, kept))
-                filtered += [(e, plugin.name) for e in candidates if id(e) not in left]
+                filtered += [(e, plugin.name) for e in candidates if id(e) not in left and e is not moment.probe]
                 candidates = kept
         if not candidates:
             return Schedule((), (), (), (), filtered)
@@ -65,4 +67,9 @@ class SchedulingProfile:
             totals = [0.0] * len(candidates)
             for weighted, row in zip(self.scorers, scores, strict=True):
                 totals = [total + score * weighted.weight for total, score in zip(totals, row, strict=True)]
-        return Schedule(self.picker.choose(candidates, totals), candidates, scores, totals, filtered)
+        count = self.picker.max_endpoints or request.endpoints_named
+        probe = moment.probe
+        if probe is None:
+            return Schedule(self.picker.choose(candidates, totals, count), candidates, scores, totals, filtered)
+        others = self.picker.choose(candidates, totals, count - 1) if count > 1 else ()
+        return Schedule((probe, *others), candidates, scores, totals, filtered, probe)

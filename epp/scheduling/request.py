@@ -15,6 +15,8 @@ class InferenceRequest:
         client_model: What the client named instead, where a rewrite rule changed that; None otherwise.
         priority: Of the objective that the request names, the higher the more important; 0 is the default.
         subset: Addresses the request may go to, each `ip` or `ip:port`; None means all.
+        endpoints_named: How many endpoints the proxy can try one after the other, ≥ 1.
+        body_bytes: Length of the body, as far as it is known.
     """
 
     request_id: str
@@ -23,3 +25,5 @@ class InferenceRequest:
     client_model: str | None = None
     priority: int = 0
     subset: frozenset[str] | None = None
+    endpoints_named: int = 1
+    body_bytes: int = 0

@@ -21,6 +21,7 @@ SWITCHES: list[dict[str, Any]] = [
     {"fail_open": True, "fallback": [HostPort("::1", 8000), HostPort("a.example", 80)]},
     {"fail_open": True, "fallback": [HostPort("10.0.0.1", 8000)], "pick_only": True, "upstream_http2": True},
     {"epp_tls": False, "admin": None, "access_log": True},
+    {"endpoints_named": 3},
     {"epp_server_name": "epp.example", "epp": NAMES, "listen": HostPort("::", 80)},
     {"epp_ca": "CA", "epp": [HostPort("::1", 9002)], "message_timeout_s": 0.2, "connect_timeout_s": 0.25},
     {"epp_ca": "CA", "epp_server_name": "epp.example", "buffer_limit_bytes": 32768, "upstream_http2": True},
@@ -99,6 +100,23 @@ def test_pick_only_skips_every_response_phase() -> None:
     assert mode["response_header_mode"] == mode["response_trailer_mode"] == "SKIP"
     assert "response_body_mode" not in mode  # NONE is the default and left out
     assert mode["request_body_mode"] == "FULL_DUPLEX_STREAMED"
+
+
+def test_the_picker_is_told_who_answered_and_whom_envoy_asked() -> None:
+    """Field report 13: so that a refused connection counts against the endpoint at once."""
+    assert ext_proc(EnvoyOptions())["response_attributes"] == [
+        "response.code_details",
+        "upstream.address",
+        "upstream.request_attempt_count",
+    ]
+    assert "response_attributes" not in ext_proc(EnvoyOptions(pick_only=True))
+
+
+def test_the_picker_is_told_how_many_endpoints_the_cluster_can_try() -> None:
+    """Field report 87."""
+    several = ext_proc(EnvoyOptions(endpoints_named=3))["grpc_service"]
+    assert several["initial_metadata"] == [{"key": "x-epp-endpoints-named", "value": "3"}]
+    assert "initial_metadata" not in ext_proc(EnvoyOptions(endpoints_named=1))["grpc_service"]
 
 
 def test_trailers_go_along_with_the_body() -> None:

@@ -26,10 +26,24 @@ class FakePick:
     statuses: list[int] = field(default_factory=list)
     served: list[str] = field(default_factory=list)
     progress: int = 0
+    reached_after: list[tuple[str, int]] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    cuts: int = 0
 
     def served_by(self, address: str) -> bool:
         self.served.append(address)
         return address != self.destination
+
+    def reached(self, address: str, attempts: int) -> bool:
+        self.reached_after.append((address, attempts))
+        return True
+
+    def lost_connection(self, why: str) -> None:
+        self.lost.append(why)
+
+    def cut(self) -> None:
+        self.cuts += 1
+        self.release()
 
     def answered(self, status: int) -> None:
         self.statuses.append(status)

@@ -22,7 +22,8 @@ from epp.extproc.events import (
     ResponseHeaders,
     ResponseTrailers,
 )
-from epp.extproc.raw_message import KNOWN_NAMES, varint
+from epp.extproc.raw_message import KNOWN_NAMES, RawHeaders, varint
+from epp.extproc.upstream_errors import Origin
 
 
 def header_map(*pairs: tuple[str, bytes]) -> core.HeaderMap:
@@ -123,6 +124,78 @@ def test_who_served_stands_in_the_metadata_of_the_response() -> None:
         metadata_context=metadata("envoy.lb", {"x-gateway-destination-endpoint-served": "10.0.0.2:8000"}),
     )
     assert decode(bytes(message)) == ResponseHeaders({":status": "200"}, served="10.0.0.2:8000")
+
+
+def attributes(**fields: str | float) -> dict[str, Any]:
+    names = {name.replace("__", "."): value for name, value in fields.items()}
+    return {"envoy.filters.http.ext_proc": _struct(names)}
+
+
+def test_who_answered_stands_in_the_attributes_of_the_response() -> None:
+    """Field report 13: this is how a refused connection becomes known."""
+    message = ext_proc.ProcessingRequest(
+        response_headers=ext_proc.HttpHeaders(headers=header_map((":status", b"503"))),
+        attributes=attributes(
+            response__code_details="upstream_reset_before_response_started{remote_connection_failure|delayed}",
+            upstream__address="[fd00::7]:8000",
+            upstream__request_attempt_count=3.0,
+        ),
+    )
+    headers = {":status": "503"}
+    expected = ResponseHeaders(headers, origin=Origin.REFUSED, upstream="[fd00::7]:8000", attempts=3)
+    assert decode(bytes(message)) == expected
+
+
+REAL = bytes.fromhex(
+    "1a290a270a0e0a073a7374617475731a033230300a150a0e636f6e74656e742d6c656e6774681a03313030"  # headers
+    "42430a410a08656e766f792e6c6212350a330a1e782d676174657761792d64657374696e6174696f6e2d656e64706f696e7412111a0f"
+    "3132372e302e302e313a3433393731"  # metadata: what was picked
+    "4a9c010a1b656e766f792e66696c746572732e687474702e6578745f70726f63127d"  # attributes
+    "0a2b0a1e757073747265616d2e726571756573745f617474656d70745f636f756e74120911000000000000f03f"
+    "0a270a15726573706f6e73652e636f64655f64657461696c73120e1a0c7669615f757073747265616d"
+    "0a250a10757073747265616d2e6164647265737312111a0f3132372e302e302e313a3433393731"
+)
+"""What Envoy 1.40 sent."""
+
+
+def test_the_usual_attributes_are_read_without_the_classes() -> None:
+    event = decode(REAL)
+    assert isinstance(event, ResponseHeaders)
+    assert isinstance(event.headers, RawHeaders), "the quick way"
+    assert (event.origin, event.upstream, event.attempts) == (Origin.ENDPOINT, "127.0.0.1:43971", 1)
+    assert as_plain(event) == as_plain(decode_by_classes(REAL))
+
+
+ADDRESSES = st.sampled_from(["10.0.0.1:8000", "[fd00::7]:8000", ""]) | st.text(max_size=200)
+DETAILS = st.sampled_from(["via_upstream", "upstream_reset_before_response_started{overflow}", ""]) | st.text(max_size=200)
+
+
+@given(
+    st.dictionaries(st.sampled_from(["response.code_details", "upstream.address", "x"]), ADDRESSES | DETAILS),
+    st.none() | st.sampled_from([0.0, 1.0, 2.0, 1e18, -1.0]),
+    st.none()
+    | st.sampled_from(["x-gateway-destination-endpoint", "x-gateway-destination-endpoint-served", "response.code_details"]),
+)
+def test_what_stands_beside_the_response_is_the_same_whichever_way_it_is_read(
+    texts: dict[str, str], attempts: float | None, key: str | None
+) -> None:
+    fields: dict[str, Any] = dict(texts)
+    if attempts is not None:
+        fields["upstream.request_attempt_count"] = attempts
+    message = ext_proc.ProcessingRequest(
+        response_headers=ext_proc.HttpHeaders(headers=header_map((":status", b"200"))),
+        attributes={"envoy.filters.http.ext_proc": _struct(fields)},
+    )
+    if key is not None:
+        message.metadata_context = metadata("envoy.lb", {key: "10.0.0.2:8000"})
+    data = bytes(message)
+    assert as_plain(decode(data)) == as_plain(decode_by_classes(data))
+
+
+def test_a_cut_message_with_attributes_raises_nothing_but_a_message_error() -> None:
+    for at in range(len(REAL)):
+        with contextlib.suppress(MessageError):
+            decode(REAL[:at])
 
 
 @given(st.binary(max_size=300))

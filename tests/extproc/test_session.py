@@ -20,6 +20,7 @@ from epp.extproc.events import (
 )
 from epp.extproc.raw_message import RawHeaders
 from epp.extproc.session import Session, objective_name
+from epp.extproc.upstream_errors import Origin
 from epp.pb.envoy.config.core.v3.base_pb2 import HeaderMap, HeaderValue
 from epp.pb.envoy.service.ext_proc.v3.external_processor_pb2 import HttpHeaders, ProcessingRequest
 from tests.extproc.exchange import DESTINATION, Bench
@@ -292,8 +293,8 @@ def test_the_subset_goes_into_the_pick() -> None:
     assert bench.requests[0].subset == frozenset({"10.0.0.2"})
 
 
-def routed(bench: Bench) -> Session:
-    session = started(bench)
+def routed(bench: Bench, **fields: object) -> Session:
+    session = started(bench, **fields)
     session.receive(BodyChunk(JSON_BODY, end_of_stream=True))
     return session
 
@@ -415,6 +416,105 @@ def test_who_really_served_is_believed() -> None:
     session.receive(ResponseHeaders(OK, served="10.0.0.2:8000"))
     assert bench.picks[0].served == ["10.0.0.2:8000"]
     assert bench.observer.counts["served elsewhere"] == 1
+
+
+def test_an_address_that_a_retry_reached_is_believed_and_the_metadata_win() -> None:
+    bench = Bench()
+    session = routed(bench)
+    session.receive(ResponseHeaders(OK, origin=Origin.ENDPOINT, upstream="10.0.0.2:8000", attempts=2))
+    session.end(cancelled=True)
+    assert bench.picks[0].reached_after == [("10.0.0.2:8000", 2)]
+    assert bench.observer.outcomes[0].endpoint == "10.0.0.2:8000"
+    assert bench.observer.counts["served elsewhere"] == 0, "that is what the list is for"
+    session = routed(bench)
+    session.receive(ResponseHeaders(OK, served="10.0.0.3:8000", origin=Origin.ENDPOINT, upstream="10.0.0.2:8000"))
+    assert (bench.picks[1].reached_after, bench.picks[1].served) == ([], ["10.0.0.3:8000"])
+    session = routed(bench)
+    session.receive(ResponseHeaders(OK, origin=Origin.ENDPOINT, upstream=DESTINATION))
+    assert (bench.picks[2].reached_after, bench.picks[2].statuses) == ([], [200])
+
+
+BY_ENVOY = {":status": "503", "content-type": "text/plain"}
+
+
+@pytest.mark.parametrize(
+    ("origin", "statuses", "lost"),
+    [
+        (Origin.REFUSED, [], ["refused a connection"]),
+        (Origin.BROKEN, [], ["broke off a connection before it answered"]),
+        (Origin.ENVOY, [], []),
+        (Origin.ENDPOINT, [503], []),
+    ],
+)
+def test_an_answer_of_envoy_is_not_taken_for_the_endpoints(origin: Origin, statuses: list[int], lost: list[str]) -> None:
+    """Field report 13: a refused connection counts against the endpoint at once."""
+    bench = Bench()
+    session = routed(bench)
+    session.receive(ResponseHeaders(BY_ENVOY, origin=origin, upstream=DESTINATION))
+    session.receive(ResponseChunk(b"upstream connect error", end_of_stream=True))
+    assert (bench.picks[0].statuses, bench.picks[0].lost) == (statuses, lost)
+    assert bench.picks[0].releases
+
+
+@pytest.mark.parametrize(
+    ("text", "statuses", "lost"),
+    [
+        (b"upstream connect error or disconnect/reset before headers. reset reason: connection termination", [], 1),
+        (b"no healthy upstream", [], 0),
+        (b"loading model", [503], 0),
+    ],
+)
+def test_where_envoy_does_not_say_who_answered_the_text_tells(text: bytes, statuses: list[int], lost: int) -> None:
+    bench = Bench()
+    session = routed(bench)
+    session.receive(ResponseHeaders(BY_ENVOY))
+    assert bench.picks[0].statuses == []
+    session.receive(ResponseChunk(text, end_of_stream=True))
+    assert (bench.picks[0].statuses, len(bench.picks[0].lost)) == (statuses, lost)
+
+
+def test_a_status_that_nobody_can_doubt_counts_with_the_headers() -> None:
+    bench = Bench()
+    for headers in ({":status": "500", "content-type": "text/plain"}, {":status": "503", "content-type": "application/json"}):
+        routed(bench).receive(ResponseHeaders(headers))
+    routed(bench, response_body_mode=BodyMode.NONE).receive(ResponseHeaders(BY_ENVOY))
+    routed(bench).receive(ResponseHeaders(BY_ENVOY, end_of_stream=True))
+    assert [pick.statuses for pick in bench.picks] == [[500], [503], [503], [503]]
+
+
+@pytest.mark.parametrize(
+    ("status", "mode", "cancelled", "cuts"),
+    [
+        ("200", BodyMode.FULL_DUPLEX_STREAMED, False, 1),
+        ("200", BodyMode.FULL_DUPLEX_STREAMED, True, 0),  # Envoy died, or its connection to us
+        ("200", BodyMode.NONE, False, 0),  # nobody tells the end
+        ("101", BodyMode.FULL_DUPLEX_STREAMED, False, 0),  # an upgraded connection ends without an end
+    ],
+)
+def test_an_answer_that_ends_in_the_middle_is_told(status: str, mode: BodyMode, cancelled: bool, cuts: int) -> None:
+    bench = Bench()
+    session = routed(bench, response_body_mode=mode)
+    session.receive(ResponseHeaders({**OK, ":status": status}))
+    session.end(cancelled=cancelled)
+    session.end(cancelled=cancelled)
+    assert bench.picks[0].cuts == cuts
+    assert bench.picks[0].releases
+
+
+def test_who_goes_before_an_answer_began_is_nobodys_fault() -> None:
+    bench = Bench()
+    routed(bench).end(cancelled=False)
+    assert (bench.picks[0].cuts, bench.picks[0].lost, bench.picks[0].statuses) == (0, [], [])
+
+
+def test_a_pick_knows_how_many_endpoints_it_may_name_and_how_large_the_body_is() -> None:
+    bench = Bench(max_body=4_000_000)
+    session = Session(bench.exchange, endpoints_named=3)
+    session.receive(RequestHeaders(POST))
+    session.receive(BodyChunk(JSON_BODY, end_of_stream=True))
+    streamed = Session(bench.exchange)
+    streamed.receive(RequestHeaders({**POST, "content-length": "3000000"}, request_body_mode=BodyMode.NONE))
+    assert [(r.endpoints_named, r.body_bytes) for r in bench.requests] == [(3, len(JSON_BODY)), (1, 3_000_000)]
 
 
 def test_an_answer_of_envoy_itself_while_the_body_is_still_coming_frees_the_buffer() -> None:

@@ -63,13 +63,13 @@ class Served:
         self.port = port
         self.channel = channel
 
-    def process(self) -> Any:
+    def process(self, *metadata: tuple[str, str]) -> Any:
         method: Any = self.channel.stream_stream(
             f"/{EXT_PROC_SERVICE}/Process",
             request_serializer=ProcessingRequest.SerializeToString,
             response_deserializer=ProcessingResponse.FromString,
         )
-        return method()
+        return method(metadata=metadata)
 
     async def check(self, service: str) -> int:
         method: Any = self.channel.unary_unary(
@@ -145,6 +145,18 @@ async def test_a_request_is_answered_and_the_call_ends_only_when_the_client_half
         await call.done_writing()
         assert await third is grpc.aio.EOF
         assert await call.code() is grpc.StatusCode.OK
+
+
+@pytest.mark.parametrize(("said", "named"), [(None, 1), ("3", 3), ("0", 1), ("99", 5), ("many", 1), ("-2", 1), ("", 1)])
+async def test_the_streams_metadata_tell_how_many_endpoints_a_pick_may_name(said: str | None, named: int) -> None:
+    """Field report 87: some proxies read only the first, so the length is for the proxy to say."""
+    bench = Bench()
+    async with served(bench.exchange) as server:
+        call = server.process(*(() if said is None else [("x-epp-endpoints-named", said)]))
+        await call.write(GET)
+        await call.read()
+        await call.done_writing()
+    assert [request.endpoints_named for request in bench.requests] == [named]
 
 
 async def test_headers_alone_are_answered_at_once() -> None:

@@ -51,7 +51,7 @@ def test_each_change_is_told_once() -> None:
     pool.sync([spec(2)])
     journal.look()
     assert lines.new() == [], "it leaves while a request runs there: still draining"
-    second.health.succeeded()
+    second.health.succeeded(0.0, sent_at_s=0.0)
     pool.count_release(first)
     journal.look()
     assert lines.new() == [

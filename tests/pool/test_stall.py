@@ -62,5 +62,5 @@ def test_an_answer_restores_it() -> None:
     tell(endpoint, clock, waiting_requests=0.0, running_requests=0.0)
     clock.advance(30.0)
     watch.look()
-    endpoint.answered(200, clock.now_s, pool.picks_total)
+    endpoint.answered(200, clock.now_s, pool.picks_total, picked_at_s=0.0)
     assert endpoint.health.demoted_because is None

@@ -7,19 +7,21 @@ from epp.pool.endpoint import Endpoint
 
 
 class MaxScorePicker:
-    """Names up to `max_endpoints` candidates, best first; equal totals come in random order."""
+    """Names candidates, best first; equal totals come in random order. `max_endpoints` as in `Picker`."""
 
-    def __init__(self, name: str = "max-score-picker", *, rng: random.Random, max_endpoints: int = 1) -> None:
+    def __init__(self, name: str = "max-score-picker", *, rng: random.Random, max_endpoints: int | None = None) -> None:
         self.name = name
+        self.max_endpoints = max_endpoints
         self._rng = rng
-        self._max_endpoints = max_endpoints
 
-    def choose(self, candidates: Sequence[Endpoint], totals: Sequence[float]) -> tuple[Endpoint, ...]:
-        if self._max_endpoints == 1:
-            best = max(totals)
-            ties = [e for e, total in zip(candidates, totals, strict=True) if total == best]
+    def choose(self, candidates: Sequence[Endpoint], totals: Sequence[float], count: int) -> tuple[Endpoint, ...]:
+        best = max(totals)
+        ties = [e for e, total in zip(candidates, totals, strict=True) if total == best]
+        if count == 1:
             return (ties[0] if len(ties) == 1 else self._rng.choice(ties),)
-        order = list(range(len(candidates)))
-        self._rng.shuffle(order)
-        order.sort(key=totals.__getitem__, reverse=True)
-        return tuple(candidates[i] for i in order[: self._max_endpoints])
+        chosen = self._rng.sample(ties, min(count, len(ties)))
+        while len(chosen) < count and len(chosen) < len(candidates):  # a few looks are quicker than a sorted large pool
+            best = max(total for total in totals if total < best)
+            ties = [e for e, total in zip(candidates, totals, strict=True) if total == best]
+            chosen += self._rng.sample(ties, min(count - len(chosen), len(ties)))
+        return tuple(chosen)

@@ -7,12 +7,12 @@ from epp.pool.endpoint import Endpoint
 
 
 class RandomPicker:
-    """Names up to `max_endpoints` candidates in random order."""
+    """Names candidates in random order; `max_endpoints` as in `Picker`."""
 
-    def __init__(self, name: str = "random-picker", *, rng: random.Random, max_endpoints: int = 1) -> None:
+    def __init__(self, name: str = "random-picker", *, rng: random.Random, max_endpoints: int | None = None) -> None:
         self.name = name
+        self.max_endpoints = max_endpoints
         self._rng = rng
-        self._max_endpoints = max_endpoints
 
-    def choose(self, candidates: Sequence[Endpoint], totals: Sequence[float]) -> tuple[Endpoint, ...]:
-        return tuple(self._rng.sample(candidates, min(self._max_endpoints, len(candidates))))
+    def choose(self, candidates: Sequence[Endpoint], totals: Sequence[float], count: int) -> tuple[Endpoint, ...]:
+        return tuple(self._rng.sample(candidates, min(count, len(candidates))))
