@@ -149,6 +149,7 @@ class App:
         self._peers = Peers(
             self._replicas, token=token, timeout_s=settings.admin.peer_timeout_s, clock=self._clock, log=loggers("peers")
         )
+        self._metrics.read_peer_failures_from(lambda: self._peers.failed_calls)
         self._admin = AdminServer(
             host=settings.server.host,
             port=settings.server.metrics_port,

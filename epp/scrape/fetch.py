@@ -72,15 +72,15 @@ class HttpFetcher:
             connection.close()
         self._kept.clear()
 
-    async def get(self, url: URL) -> MetricsPage:
-        """Read the page at `url`, within `scrape.timeout` from now.
+    async def get(self, url: URL, *, keep: bool = True) -> MetricsPage:
+        """Read the page at `url`, within `scrape.timeout` from now; without `keep` over a connection that is closed then.
 
         Raises:
             ScrapeError: There is no page.
         """
         try:
             async with asyncio.timeout(self._settings.timeout_s):
-                return await self._get(url, may_redirect=True)
+                return await self._get(url, keep, may_redirect=True)
         except TimeoutError:
             raise ScrapeError(
                 Reason.TIMEOUT, f"no complete page within {self._settings.timeout_s:g} s, the server is probably busy"
@@ -93,10 +93,16 @@ class HttpFetcher:
             reason = Reason.REFUSED if isinstance(error, ConnectionRefusedError) else Reason.CONNECT
             raise ScrapeError(reason, f"no connection to {url.host}:{url.port}: {detail}") from None
 
-    async def _get(self, url: URL, *, may_redirect: bool) -> MetricsPage:
-        response, server_s = await self._exchange(url)
+    def drop(self, url: URL) -> None:
+        """Close the connection that is kept for the page at `url`, if there is one."""
+        connection = self._kept.pop(_origin(url), None)
+        if connection is not None:
+            connection.close()
+
+    async def _get(self, url: URL, keep: bool, *, may_redirect: bool) -> MetricsPage:
+        response, server_s = await self._exchange(url, keep)
         if response.status in _REDIRECTS and may_redirect:
-            page = await self._get(_same_host_redirect(url, response.headers.get("location")), may_redirect=False)
+            page = await self._get(_same_host_redirect(url, response.headers.get("location")), keep, may_redirect=False)
             return replace(page, server_s=page.server_s + server_s)
         _judge_status(url, response)
         return MetricsPage(
@@ -106,12 +112,13 @@ class HttpFetcher:
             process_start=response.headers.get(PROCESS_START_HEADER),
         )
 
-    async def _exchange(self, url: URL) -> tuple[Response, float]:
+    async def _exchange(self, url: URL, keep: bool) -> tuple[Response, float]:
         """One request and its answer; tried again at once when the server had meanwhile closed the kept connection."""
-        origin = url.scheme, url.host or "", url.port or 0
-        request = b"GET %b HTTP/1.1\r\nHost: %b\r\n%b\r\n" % (
+        origin = _origin(url)
+        request = b"GET %b HTTP/1.1\r\nHost: %b\r\n%b%b\r\n" % (
             url.raw_path_qs.encode("ascii"),
             url.raw_authority.encode("ascii"),
+            b"" if keep else b"Connection: close\r\n",
             self._headers,
         )
         connection = self._kept.pop(origin, None)
@@ -126,7 +133,10 @@ class HttpFetcher:
                 if kept and error.reason is Reason.CONNECT and not response.started:
                     continue
                 raise
-            self._keep(origin, connection)
+            if keep:
+                self._keep(origin, connection)
+            else:
+                connection.close()
             return response, max(0.0, first_byte_s - connection.round_trip_s)
 
     def _keep(self, origin: _Origin, connection: Connection) -> None:
@@ -152,6 +162,10 @@ class HttpFetcher:
                 self._tls.check_hostname = False
                 self._tls.verify_mode = ssl.CERT_NONE
         return self._tls
+
+
+def _origin(url: URL) -> _Origin:
+    return url.scheme, url.host or "", url.port or 0
 
 
 def _header_lines(own: tuple[tuple[str, str], ...]) -> bytes:

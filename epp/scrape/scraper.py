@@ -10,7 +10,7 @@ from yarl import URL
 from epp.clock import Clock
 from epp.config.settings import ScrapeSettings
 from epp.errors import EppError
-from epp.pool.endpoint import Endpoint
+from epp.pool.endpoint import Endpoint, EndpointState
 from epp.pool.metrics import EndpointMetrics
 from epp.scrape.catalog import EngineCatalog
 from epp.scrape.change_log import ChangeLog
@@ -35,7 +35,13 @@ Sleep = Callable[[float], Awaitable[None]]
 class Fetcher(Protocol):
     """Gets a page or raises `ScrapeError`, within the time that a scrape may take."""
 
-    async def get(self, url: URL) -> MetricsPage: ...
+    async def get(self, url: URL, *, keep: bool = True) -> MetricsPage:
+        """Without `keep` no connection stays open afterwards."""
+        ...
+
+    def drop(self, url: URL) -> None:
+        """Close what is kept for the page at `url`."""
+        ...
 
 
 class ScrapeObserver(Protocol):
@@ -109,10 +115,14 @@ class Scraper:
         """Scrape until cancelled."""
         if start_delay_s:
             await self._sleep(start_delay_s)
-        while True:
-            began_at_s = self._clock.monotonic_s()
-            await self.scrape()
-            await self._sleep(self._pace.pause_s(self._clock.monotonic_s() - began_at_s))
+        try:
+            while True:
+                began_at_s = self._clock.monotonic_s()
+                await self.scrape()
+                await self._sleep(self._pace.pause_s(self._clock.monotonic_s() - began_at_s))
+        finally:
+            if self._located is not None:
+                self._fetcher.drop(self._located.url)
 
     async def scrape(self) -> None:
         """Scrape once; every error ends here, so that no endpoint can disturb another."""
@@ -151,7 +161,8 @@ class Scraper:
         self._requests += 1
         waits_cpu_s = self._cpu_s()
         try:
-            page = await self._fetcher.get(url)
+            # Some servers (Triton) end only when the last connection has: one that drains must not wait for ours.
+            page = await self._fetcher.get(url, keep=self.endpoint.state is not EndpointState.DRAINING)
         finally:
             self._others_cpu_s += self._cpu_s() - waits_cpu_s
         return TakenPage(page=page, began_at_s=began_at_s, in_flight_at_begin=in_flight)

@@ -129,6 +129,10 @@ class Metrics:
         """Ask `hits` at each reading of the metrics how often each limit of the gRPC port was hit."""
         self._picker.wire_limits = hits
 
+    def read_peer_failures_from(self, failed: Callable[[], int]) -> None:
+        """Ask `failed` at each reading of the metrics how many calls to other replicas had no usable answer."""
+        self._picker.peer_failures = failed
+
     def expect_tls_handshakes(self) -> None:
         """The transport can tell failed handshakes: show their number from now on, starting at 0."""
         if self._picker.tls_handshake_failures is None:

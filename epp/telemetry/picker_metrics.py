@@ -80,6 +80,7 @@ class PickerMetrics:
         self.build: Build | None = None
         self.buffered_bytes: Callable[[], int] | None = None
         self.wire_limits: Callable[[], Mapping[str, int]] | None = None
+        self.peer_failures: Callable[[], int] | None = None
 
     def collect(self) -> Iterator[Metric]:
         """The families, read by the registry."""
@@ -131,6 +132,10 @@ class PickerMetrics:
         if self.wire_limits is not None:
             yield _labelled(
                 "epp_wire_limits_total", "Limits of the gRPC port that peers hit, by limit.", "limit", self.wire_limits()
+            )
+        if self.peer_failures is not None:
+            yield CounterMetricFamily(
+                "epp_peer_call_failures_total", "Calls to other replicas that had no usable answer.", self.peer_failures()
             )
         if self.build is not None:
             yield from _build(self.build)

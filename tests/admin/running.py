@@ -16,12 +16,27 @@ from epp.admin.pool_collector import PoolCollector
 from epp.admin.server import AdminServer
 from epp.admin.settings_view import EffectiveSetting
 from epp.admin.token_file import TokenFile
-from epp.discovery.replicas import Replicas
 from epp.lifecycle import Lifecycle, Phase
 from epp.pool.state import PoolState
 from epp.telemetry.metrics import Metrics
 from tests.fakes.clock import FakeClock
 from tests.fakes.pool import pool_of
+
+
+class FakeDirectory:
+    """Replicas that a test names."""
+
+    def __init__(self, replicas: list[str]) -> None:
+        self._replicas = replicas
+
+    def named(self) -> Sequence[str]:
+        return self._replicas
+
+    def has_address(self, ip: str) -> bool:
+        return any(replica.rpartition(":")[0].strip("[]") == ip for replica in self._replicas)
+
+    async def asked(self) -> None:
+        """They are known."""
 
 
 @dataclass(kw_only=True)
@@ -31,7 +46,7 @@ class Admin:
     Attributes:
         picks: What the picker would give as recent picks, newest first.
         token_file: With the admin token, if there is one.
-        replicas: `http://host:port` of the other replicas; may be changed until they are asked.
+        replicas: Where the replicas of the picker are, as `ip:port`; may be changed at any time.
         peer_timeout_s: How long one of them may take.
         logged: Everything the server logged.
     """
@@ -44,7 +59,7 @@ class Admin:
     picks: list[dict[str, Any]] = field(default_factory=list)
     settings: Sequence[EffectiveSetting] = ()
     token_file: Path | None = None
-    replicas: Sequence[str] = ()
+    replicas: list[str] = field(default_factory=list)
     peer_timeout_s: float = 60.0
     peers: Peers = field(init=False)
     host: str = "127.0.0.1"
@@ -77,8 +92,7 @@ class Admin:
             wrapper_class=structlog.make_filtering_bound_logger(0),
         )
         token = None if self.token_file is None else TokenFile(str(self.token_file), log)
-        directory = Replicas(self.replicas, None, log=log)
-        self.peers = Peers(directory, token=token, timeout_s=self.peer_timeout_s, clock=self.clock, log=log)
+        self.peers = Peers(FakeDirectory(self.replicas), token=token, timeout_s=self.peer_timeout_s, clock=self.clock, log=log)
         server = AdminServer(
             host=self.host,
             port=0,

@@ -148,8 +148,11 @@ class _Memory:
     def __init__(self, page: bytes) -> None:
         self._page = MetricsPage(body=page, content_type="text/plain; version=0.0.4", server_s=0.0005)
 
-    async def get(self, url: URL) -> MetricsPage:
+    async def get(self, url: URL, *, keep: bool = True) -> MetricsPage:
         return self._page
+
+    def drop(self, url: URL) -> None:
+        """Nothing is kept."""
 
 
 def _finish(coroutine: Coroutine[Any, Any, None]) -> None:

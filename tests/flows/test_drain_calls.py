@@ -2,14 +2,18 @@
 
 import asyncio
 import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
+from tests.fakes.upstream import Upstream
 from tests.flows.epp_process import PATIENCE_S, EppProcess
-from tests.flows.harness import start_all, start_upstreams, wait_until
+from tests.flows.harness import Setting, endpoint_arguments, start_all, start_envoy, start_upstreams, wait_until
 
 BODY = b'{"model": "m", "prompt": "x", "stream": true}'
 PATIENT = "{apiVersion: llm-d.ai/v1alpha1, kind: EndpointPickerConfig, admin: {peerTimeout: 30s}}"
@@ -110,3 +114,88 @@ async def test_sigterm_ends_a_wait_with_the_count() -> None:
                 scene.epp.terminate()
                 status, told = await waiting
         assert (status, told["in_flight_requests"]) == (202, 1)
+
+
+# ── two replicas ──
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def replica(upstreams: list[Upstream], own_port: int, other_port: int) -> EppProcess:
+    """One of two replicas, each of which names both, as a headless Service does."""
+    peers = [word for port in (own_port, other_port) for word in ("--peer", f"http://127.0.0.1:{port}")]
+    arguments = (*endpoint_arguments(upstreams), "--metrics-port", str(own_port), *peers, "--config-text", PATIENT)
+    return EppProcess(*arguments, ready=False)
+
+
+async def start_replicas(stack: AsyncExitStack, upstreams: list[Upstream]) -> tuple[EppProcess, EppProcess]:
+    """Two pickers that know of one another, for as long as `stack`."""
+    for _ in range(STARTS):
+        one, other = free_port(), free_port()
+        try:
+            first = await stack.enter_async_context(replica(upstreams, one, other))
+            second = await stack.enter_async_context(replica(upstreams, other, one))
+        except AssertionError:
+            continue
+        await asyncio.gather(first.wait_ready(), second.wait_ready())
+        return first, second
+    raise AssertionError(f"expected two free ports, found none in {STARTS} tries")
+
+
+@asynccontextmanager
+async def two_replicas(count: int) -> AsyncIterator[tuple[Setting, Setting]]:
+    """Two pickers of the same model servers, each with an Envoy of its own."""
+    async with AsyncExitStack() as stack:
+        upstreams = await stack.enter_async_context(start_upstreams(count))
+        pickers = await start_replicas(stack, upstreams)
+        scenes = [Setting(await stack.enter_async_context(start_envoy(epp.grpc.port)), epp, upstreams) for epp in pickers]
+        yield scenes[0], scenes[1]
+
+
+async def test_a_call_at_one_replica_stops_the_picks_of_both_and_waits_for_the_requests_of_both() -> None:
+    async with two_replicas(2) as (first, second):
+        leaving, staying = first.upstreams
+        with first.gates_closed():
+            async with first.at_once(2, "/held", body=BODY) as of_first, second.at_once(2, "/held", body=BODY) as of_second:
+                status, told = await call(first.epp, "POST", leaving.endpoint, "drain?keep=10m")
+                assert status == 200
+                assert told["peers"] == {str(second.epp.metrics): {"in_flight_requests": 1, "state": "draining"}}
+                async with second.at_once(4, "/held", body=BODY) as later:
+                    assert (leaving.active_requests, staying.active_requests) == (2, 6)
+                    status, told = await call(first.epp, "GET", leaving.endpoint, "drained?timeout=0s")
+                    assert (status, told["in_flight_requests"], told["own_in_flight_requests"]) == (202, 2, 1)
+                    waiting = asyncio.create_task(call(first.epp, "GET", leaving.endpoint, "drained?timeout=60s"))
+                    first.open_gates()
+                    answers = await asyncio.gather(*of_first, *of_second, *later)
+                    status, told = await waiting
+        assert (status, told["in_flight_requests"]) == (200, 0)
+        assert all(answer.body.endswith(b"[DONE]\n\n") and not answer.cut for answer in answers)
+
+
+async def test_a_replica_that_starts_again_still_knows_what_drains() -> None:
+    async with AsyncExitStack() as stack:
+        upstreams = await stack.enter_async_context(start_upstreams(2))
+        first, second = await start_replicas(stack, upstreams)
+        leaving = upstreams[0].endpoint
+        await call(first, "POST", leaving, "drain?keep=10m")
+        await second.kill()
+        again = await stack.enter_async_context(replica(upstreams, second.metrics.port, first.metrics.port))
+        await again.wait_ready()
+        assert (await again.pool())[leaving]["state"] == "draining"
+        assert (await again.pool())[upstreams[1].endpoint]["state"] == "ready"
+
+
+async def test_a_replica_that_crashed_is_named_in_the_answer_and_counted() -> None:
+    async with two_replicas(1) as (first, second):
+        (server,) = first.upstreams
+        await call(first.epp, "POST", server.endpoint, "drain")
+        await second.epp.kill()
+        status, told = await call(first.epp, "POST", server.endpoint, "drain")
+        assert status == 200
+        assert told["peers"][str(second.epp.metrics)]["error"].startswith("no answer")
+        assert (await first.epp.metric("epp_peer_call_failures_total") or 0) >= 1

@@ -47,12 +47,16 @@ class FakePages:
         at: By `host:port/path`, else by `/path` for every endpoint; what is at neither is 404.
         asked: Addresses that were asked for, in order.
         cut: Addresses of reads that were cancelled.
+        kept: For each of `asked`, whether a connection might be kept.
+        dropped: Addresses for which nothing must be kept any more.
     """
 
     def __init__(self, at: Mapping[str, Outcome] | None = None) -> None:
         self.at: dict[str, Outcome] = dict(at or {})
         self.asked: list[str] = []
         self.cut: list[str] = []
+        self.kept: list[bool] = []
+        self.dropped: list[str] = []
 
     async def __aenter__(self) -> Self:
         return self
@@ -60,10 +64,15 @@ class FakePages:
     async def __aexit__(self, *_: object) -> None:
         return None
 
-    async def get(self, url: URL) -> MetricsPage:
+    def drop(self, url: URL) -> None:
+        """Remember that nothing is kept for `url` any more."""
+        self.dropped.append(f"{url.host}:{url.port}{url.path_qs}")
+
+    async def get(self, url: URL, *, keep: bool = True) -> MetricsPage:
         """What is at `url` now."""
         where = f"{url.host}:{url.port}{url.path_qs}"
         self.asked.append(where)
+        self.kept.append(keep)
         outcome = self.at[where] if where in self.at else self.at.get(url.path_qs, NOT_FOUND)
         try:
             await (asyncio.Event().wait() if outcome is None else asyncio.sleep(0))

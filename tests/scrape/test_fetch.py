@@ -96,6 +96,30 @@ async def test_the_connection_is_kept_and_no_cookie_is_sent_back(server: Metrics
     assert "cookie" not in server.requests[2].headers
 
 
+async def test_a_server_that_drains_is_left_without_a_connection(server: MetricsServer) -> None:
+    """Triton ends only when its last connection has."""
+    url = URL(f"http://{server.address}/metrics")
+    async with HttpFetcher(PATIENT, SystemClock()) as fetcher:
+        await fetcher.get(url)
+        for _ in range(2):
+            assert (await fetcher.get(url, keep=False)).body == PAGE
+
+    assert server.connections == 2
+    assert ["connection" in request.headers for request in server.requests] == [False, True, True]
+    assert server.requests[1].headers["connection"] == "close"
+
+
+async def test_what_is_kept_can_be_dropped(server: MetricsServer) -> None:
+    url = URL(f"http://{server.address}/metrics")
+    async with HttpFetcher(PATIENT, SystemClock()) as fetcher:
+        fetcher.drop(url)
+        await fetcher.get(url)
+        fetcher.drop(url)
+        await fetcher.get(url)
+
+    assert server.connections == 2
+
+
 async def test_a_kept_connection_that_the_server_closed_is_replaced_at_once(server: MetricsServer) -> None:
     async with HttpFetcher(PATIENT, SystemClock()) as fetcher:
         await fetcher.get(URL(f"http://{server.address}/metrics"))

@@ -136,6 +136,7 @@ async def test_an_endpoint_that_leaves_is_not_read_any_more() -> None:
     assert rig.hits()["10.0.0.1"] == before["10.0.0.1"]
     assert rig.hits()["10.0.0.2"] > before["10.0.0.2"]
     assert left.scrape_interval_s is None
+    assert rig.pages.dropped[:1] == ["10.0.0.1:8000/metrics"]
 
 
 async def test_a_read_that_is_under_way_when_its_endpoint_leaves_is_cut_and_changes_nothing() -> None:

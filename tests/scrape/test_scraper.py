@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from epp.config.settings import ScrapeSettings
-from epp.pool.endpoint import Endpoint, EndpointSpec, MetricsTarget
+from epp.pool.endpoint import Endpoint, EndpointSpec, EndpointState, MetricsTarget
 from epp.scrape.catalog import EngineCatalog
 from epp.scrape.change_log import FAILING, LACKING, ChangeLog
 from epp.scrape.exposition import MOST_LINES
@@ -81,9 +81,9 @@ async def test_what_was_picked_while_the_page_was_on_its_way_is_added_to_it() ->
     rig.endpoint.count_pick()
     get = rig.pages.get
 
-    async def pick_meanwhile(url: object) -> object:
+    async def pick_meanwhile(url: object, **how: object) -> object:
         rig.endpoint.count_pick()
-        return await get(url)  # type: ignore[arg-type]
+        return await get(url, **how)  # type: ignore[arg-type]
 
     rig.pages.get = pick_meanwhile  # type: ignore[method-assign, assignment]
     await rig.scrape()
@@ -152,6 +152,16 @@ async def test_an_engine_that_is_known_is_not_looked_for_again() -> None:
     await rig.scrape(times=5)
 
     assert rig.pages.asked == ["10.0.0.1:8000/metrics"] * 5
+
+
+async def test_no_connection_to_an_endpoint_that_drains_is_kept() -> None:
+    rig = Rig(vllm())
+    rig.endpoint.state = EndpointState.READY
+    await rig.scrape()
+    rig.endpoint.state = EndpointState.DRAINING
+    await rig.scrape()
+
+    assert rig.pages.kept == [True, False]
 
 
 async def test_another_engine_at_the_same_address_is_seen_by_its_page() -> None:
