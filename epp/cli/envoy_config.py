@@ -10,14 +10,15 @@ from click.core import ParameterSource
 from epp.cli.kind_type import KindType
 from epp.config import kinds
 from epp.config.kinds import Kind
-from epp.envoy.options import BodyMode, EnvoyOptions, HostPort, parse_epp_address
+from epp.envoy.options import MAX_ENDPOINTS_NAMED, BodyMode, EnvoyOptions, HostPort, parse_epp_address
 from epp.errors import ConfigError
 
 _MISSING = "envoy-data-plane is not installed; `pip install 'inference-epp[envoy-config]'` brings it"
 _WHOLE_ONLY = (
-    "listen", "admin", "epp_tls", "epp_ca", "epp_server_name", "fallback", "connect_timeout_s", "buffer_limit_bytes",
-    "upstream_http2", "access_log",
+    "listen", "admin", "epp_tls", "epp_ca", "epp_server_name", "original_dst", "retry_unanswered", "retry_busy", "fallback",
+    "connect_timeout_s", "buffer_limit_bytes", "upstream_http2", "access_log",
 )  # fmt: skip
+_LIST_ONLY = ("endpoints_named", "retry_unanswered", "retry_busy")
 _HEAD = """\
 # Envoy 1.33 or newer, better 1.37 or newer (it ends ext_proc streams as soon as nothing more is to be processed).
 # Made by: {command}
@@ -25,7 +26,8 @@ _HEAD = """\
 _FILTER_HEAD = """\
 # One entry for http_filters, before the router. It needs
 # - a cluster `endpoint_picker` (HTTP/2) with the address of the endpoint picker;
-# - a route to a cluster that connects to the address in the header x-gateway-destination-endpoint;
+# - a route to a cluster that connects to the address in the header x-gateway-destination-endpoint (to the first that it can,
+#   where --endpoints-named lets the picker name several);
 # - that header taken off client requests before routing (early_header_mutation_extensions of the connection manager),
 #   as otherwise a client can choose where Envoy connects to.
 # `epp envoy-config` without --filter-only prints all three.
@@ -80,11 +82,22 @@ def _switch(name: str, sentence: str, *, default: bool = False) -> Callable[[Any
 @_switch("--pick-only", "Skip the response phases. With the request body modes NONE and FULL_DUPLEX_STREAMED an ext_proc "
          "stream then ends with the request instead of with the response; the endpoint picker sees neither usage "
          "nor the end of requests.")  # fmt: skip
-@_switch("--fail-open", "Go on without a pick when no endpoint picker can be reached. Without a pick there is no "
-         "destination, so this serves requests only together with --fallback; alone it turns 500 into 503. What was "
-         "with an endpoint picker when it died is lost either way.")  # fmt: skip
+@_switch("--original-dst", "Connect to the one address that the pick names, whatever it is, instead of following the "
+         "picker's list of endpoints. There are no retries then, as they would meet the same dead endpoint again, and "
+         "nothing is left to go on with when no endpoint picker lives.")  # fmt: skip
+@click.option("--endpoints-named", type=click.IntRange(1, MAX_ENDPOINTS_NAMED), default=3, show_default="3; with "
+              "--filter-only 1", help="How many endpoints a pick may name, for retries to go through in that order.",
+              )  # fmt: skip
+@_switch("--retry-unanswered", "Send a request to another endpoint also when one took it and broke before the first byte of "
+         "an answer; without it only when it cannot have been seen.", default=True)  # fmt: skip
+@_switch("--retry-busy", "Send a request to another endpoint when one answers 503, as some do when they are full.")
+@click.option("--fail-open", type=KindType(kinds.BOOLEAN), is_flag=False, flag_value="true", default=None,
+              show_default="true; with --original-dst or --filter-only false",
+              help="Go on without a pick when no endpoint picker can be reached: over the endpoints last heard of. With "
+              "--original-dst there are none, so that it serves requests only together with --fallback; alone it turns "
+              "500 into 503. What was with an endpoint picker when it died is lost either way.")  # fmt: skip
 @click.option("--fallback", type=_ADDRESS, multiple=True, help="With --fail-open, a server that takes requests without a "
-              "pick; may be repeated.")  # fmt: skip
+              "pick, instead of the endpoints last heard of; may be repeated. Brings --original-dst with it.")  # fmt: skip
 @click.option("--message-timeout", "message_timeout_s", type=_SECONDS, default="1000s", show_default=True,
               help="How long the picker may hold one message; Envoy has no such limit in FULL_DUPLEX_STREAMED.")  # fmt: skip
 @click.option("--connect-timeout", "connect_timeout_s", type=_SECONDS, default="5s", show_default=True,
@@ -102,12 +115,19 @@ def _switch(name: str, sentence: str, *, default: bool = False) -> Callable[[Any
 def command(context: click.Context, /, *, filter_only: bool, style: str, **choices: Any) -> None:
     """Print an Envoy configuration for this endpoint picker.
 
-    Clients' requests go to the endpoint picker (ext_proc) and then to the address that it chose (an ORIGINAL_DST
-    cluster). Headers by which a client could choose the address are taken off before anything else. There are no
-    retries to the endpoints: the pick names one address, so a retry would only meet the same endpoint again.
+    Clients' requests go to the endpoint picker (ext_proc) and then to the endpoint that it chose, or to the next one that it
+    named when the first cannot be reached. Envoy knows the endpoints from the picker (EDS on the same port), so it goes
+    on by itself while no picker lives. Headers by which a client could choose the address are taken off before anything else.
     """
     if filter_only:
-        _refuse(context, _WHOLE_ONLY)
+        _refuse(context, _WHOLE_ONLY, "a whole configuration", "--filter-only")
+        # What cluster the filter is used with is not known here, so it asks for what every cluster can do.
+        choices["original_dst"] = not _is_named_given(context, "endpoints_named")
+        choices["fail_open"] = bool(choices["fail_open"])
+    elif choices["fallback"] and not _is_named_given(context, "original_dst"):
+        choices["original_dst"] = True
+    if choices["original_dst"] and not filter_only:
+        _refuse(context, _LIST_ONLY, "a list of endpoints", "--original-dst")
     try:
         options = EnvoyOptions(**choices)
     except ConfigError as error:
@@ -152,12 +172,16 @@ def _shown(value: Any) -> str:
             return shlex.quote(" ".join(str(value).split()))
 
 
-def _refuse(context: click.Context, names: Sequence[str]) -> None:
-    """A UsageError for options that have no place in the filter alone."""
+def _refuse(context: click.Context, names: Sequence[str], expected: str, found: str) -> None:
+    """A UsageError for options that mean nothing here."""
     given = [parameter for parameter in context.command.params if parameter.name in names and _is_given(context, parameter)]
     if given:
         flags = ", ".join(parameter.opts[0] for parameter in given)
-        raise click.UsageError(f"{flags}: expected a whole configuration, found --filter-only")
+        raise click.UsageError(f"{flags}: expected {expected}, found {found}")
+
+
+def _is_named_given(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) is not ParameterSource.DEFAULT
 
 
 def _is_given(context: click.Context, parameter: click.Parameter) -> bool:

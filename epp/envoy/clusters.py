@@ -22,13 +22,16 @@ EXT_PROC_SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 
 _STREAMS = 40_000
 """Requests at once. Each one holds an ext_proc stream while it lives, and Envoy's default of 1,024 would refuse the rest."""
+ENDPOINT_IDLE_S = 4.0
+"""uvicorn (vLLM, SGLang, trtllm-serve, LMDeploy) and llama.cpp's server close connections that were idle for 5 s. A request
+that crosses that close on its way is lost, or at best repeated, so Envoy closes them first."""
 _HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 _STREAM_WINDOW_BYTES = 65_536
 _CONNECTION_WINDOW_BYTES = 1 << 20
 
 
 def picked_cluster(options: EnvoyOptions) -> cluster.Cluster:
-    """Connects to whatever address the endpoint picker wrote into the header.
+    """ORIGINAL_DST: connects to whatever address the endpoint picker wrote into the header.
 
     A request without the header gets 503 here. Dead endpoints cost `connect_timeout`, so it is short.
     """
@@ -39,9 +42,9 @@ def picked_cluster(options: EnvoyOptions) -> cluster.Cluster:
         connect_timeout=seconds(options.connect_timeout_s),
         per_connection_buffer_limit_bytes=options.buffer_limit,
         original_dst_lb_config=cluster.ClusterOriginalDstLbConfig(use_http_header=True, http_header_name=DESTINATION_HEADER),
-        circuit_breakers=_circuit_breakers(),
-        upstream_connection_options=_tcp_keepalive(),
-        typed_extension_protocol_options=_endpoint_protocol(options),
+        circuit_breakers=circuit_breakers(),
+        upstream_connection_options=tcp_keepalive(),
+        typed_extension_protocol_options=endpoint_protocol(options),
     )
 
 
@@ -49,14 +52,14 @@ def fallback_cluster(options: EnvoyOptions) -> cluster.Cluster:
     """The servers that take turns at the requests that got no pick."""
     return cluster.Cluster(
         name=FALLBACK_CLUSTER,
-        type=_discovery(options.fallback),
+        type=discovery(options.fallback),
         lb_policy=cluster.ClusterLbPolicy.LEAST_REQUEST,
         connect_timeout=seconds(options.connect_timeout_s),
         per_connection_buffer_limit_bytes=options.buffer_limit,
-        load_assignment=_assignment(FALLBACK_CLUSTER, options.fallback),
-        circuit_breakers=_circuit_breakers(),
-        upstream_connection_options=_tcp_keepalive(),
-        typed_extension_protocol_options=_endpoint_protocol(options),
+        load_assignment=assignment(FALLBACK_CLUSTER, options.fallback),
+        circuit_breakers=circuit_breakers(),
+        upstream_connection_options=tcp_keepalive(),
+        typed_extension_protocol_options=endpoint_protocol(options),
     )
 
 
@@ -70,23 +73,26 @@ def epp_cluster(options: EnvoyOptions) -> cluster.Cluster:
     """
     return cluster.Cluster(
         name=EPP_CLUSTER,
-        type=_discovery(options.epp),
+        type=discovery(options.epp),
         lb_policy=cluster.ClusterLbPolicy.LEAST_REQUEST,
         connect_timeout=seconds(options.connect_timeout_s),
-        load_assignment=_assignment(EPP_CLUSTER, options.epp),
-        circuit_breakers=_circuit_breakers(),
-        upstream_connection_options=_tcp_keepalive(),
-        common_lb_config=cluster.ClusterCommonLbConfig(healthy_panic_threshold=percent.Percent(value=0.0))
-        if options.fail_open
-        else None,
-        health_checks=[_epp_health_check()],
+        load_assignment=assignment(EPP_CLUSTER, options.epp),
+        circuit_breakers=circuit_breakers(),
+        upstream_connection_options=tcp_keepalive(),
+        common_lb_config=never_panics() if options.fails_open else None,
+        health_checks=[epp_health_check()],
         outlier_detection=_epp_outlier_detection(),
-        transport_socket=_epp_tls(options) if options.speaks_tls else None,
-        typed_extension_protocol_options=_protocol(_http2()),
+        transport_socket=epp_tls(options),
+        typed_extension_protocol_options=http2_protocol(),
     )
 
 
-def _epp_health_check() -> core.HealthCheck:
+def never_panics() -> cluster.ClusterCommonLbConfig:
+    """A host that is known to be bad gets nothing, even when all are bad."""
+    return cluster.ClusterCommonLbConfig(healthy_panic_threshold=percent.Percent(value=0.0))
+
+
+def epp_health_check() -> core.HealthCheck:
     """The same pace with and without traffic: Envoy's own pause of 60 s before the first request would hide a start."""
     return core.HealthCheck(
         timeout=seconds(1),
@@ -115,7 +121,10 @@ def _epp_outlier_detection() -> cluster.OutlierDetection:
     )
 
 
-def _epp_tls(options: EnvoyOptions) -> core.TransportSocket:
+def epp_tls(options: EnvoyOptions) -> core.TransportSocket | None:
+    """TLS to the endpoint picker; None for plaintext."""
+    if not options.speaks_tls:
+        return None
     validation = tls.CertificateValidationContext()
     if options.epp_ca is not None:
         validation.trusted_ca = core.DataSource(filename=options.epp_ca)
@@ -132,13 +141,15 @@ def _san(name: str) -> tls.SubjectAltNameMatcher:
     return tls.SubjectAltNameMatcher(san_type=tls.SubjectAltNameMatcherSanType.DNS, matcher=matcher.StringMatcher(exact=name))
 
 
-def _discovery(targets: Sequence[HostPort | UnixSocket]) -> cluster.ClusterDiscoveryType:
+def discovery(targets: Sequence[HostPort | UnixSocket]) -> cluster.ClusterDiscoveryType:
+    """STATIC for addresses; DNS as soon as one of them is a name."""
     if all(isinstance(target, UnixSocket) or target.is_ip for target in targets):
         return cluster.ClusterDiscoveryType.STATIC
     return cluster.ClusterDiscoveryType.STRICT_DNS
 
 
-def _assignment(name: str, targets: Sequence[HostPort | UnixSocket]) -> endpoint.ClusterLoadAssignment:
+def assignment(name: str, targets: Sequence[HostPort | UnixSocket]) -> endpoint.ClusterLoadAssignment:
+    """All targets, in one locality."""
     return endpoint.ClusterLoadAssignment(
         cluster_name=name,
         endpoints=[
@@ -149,14 +160,15 @@ def _assignment(name: str, targets: Sequence[HostPort | UnixSocket]) -> endpoint
     )
 
 
-def _circuit_breakers() -> cluster.CircuitBreakers:
+def circuit_breakers() -> cluster.CircuitBreakers:
+    """Room for `_STREAMS` of everything."""
     limits = cluster.CircuitBreakersThresholds(
         max_connections=_STREAMS, max_pending_requests=_STREAMS, max_requests=_STREAMS, max_retries=_STREAMS
     )
     return cluster.CircuitBreakers(thresholds=[limits])
 
 
-def _tcp_keepalive() -> cluster.UpstreamConnectionOptions:
+def tcp_keepalive() -> cluster.UpstreamConnectionOptions:
     """Finds a vanished host within a minute, as requests may otherwise be silent for hours without any timeout.
 
     Not HTTP/2 pings: gRPC servers end connections that ping more often than every five minutes.
@@ -166,12 +178,20 @@ def _tcp_keepalive() -> cluster.UpstreamConnectionOptions:
     )
 
 
-def _endpoint_protocol(options: EnvoyOptions) -> dict[str, Any]:
-    """HTTP/1.1, or HTTP/2 without TLS; trailers pass in both."""
+def endpoint_protocol(options: EnvoyOptions) -> dict[str, Any]:
+    """HTTP/1.1, or HTTP/2 without TLS; trailers pass in both. Idle connections are closed before the server does it."""
     if options.upstream_http2:
-        return _protocol(_http2())
-    http1 = core.Http1ProtocolOptions(enable_trailers=True)
-    return _protocol(upstreams.HttpProtocolOptionsExplicitHttpConfig(http_protocol_options=http1))
+        http = _http2()
+    else:
+        http1 = core.Http1ProtocolOptions(enable_trailers=True)
+        http = upstreams.HttpProtocolOptionsExplicitHttpConfig(http_protocol_options=http1)
+    idle = core.HttpProtocolOptions(idle_timeout=seconds(ENDPOINT_IDLE_S))
+    return {_HTTP_OPTIONS: typed(upstreams.HttpProtocolOptions(common_http_protocol_options=idle, explicit_http_config=http))}
+
+
+def http2_protocol() -> dict[str, Any]:
+    """HTTP/2 to the endpoint picker."""
+    return {_HTTP_OPTIONS: typed(upstreams.HttpProtocolOptions(explicit_http_config=_http2()))}
 
 
 def _http2() -> upstreams.HttpProtocolOptionsExplicitHttpConfig:
@@ -183,7 +203,3 @@ def http2_windows() -> core.Http2ProtocolOptions:
     return core.Http2ProtocolOptions(
         initial_stream_window_size=_STREAM_WINDOW_BYTES, initial_connection_window_size=_CONNECTION_WINDOW_BYTES
     )
-
-
-def _protocol(http: upstreams.HttpProtocolOptionsExplicitHttpConfig) -> dict[str, Any]:
-    return {_HTTP_OPTIONS: typed(upstreams.HttpProtocolOptions(explicit_http_config=http))}

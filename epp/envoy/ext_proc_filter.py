@@ -8,6 +8,8 @@ from epp.envoy.options import BodyMode, EnvoyOptions, UnixSocket
 from epp.envoy.typed import seconds, typed
 
 EPP_CLUSTER = "endpoint_picker"
+ENDPOINTS_NAMED = "x-epp-endpoints-named"
+"""gRPC metadata of ext_proc streams: how many endpoints this Envoy can make use of."""
 METADATA_NAMESPACE = "envoy.lb"
 """Where Envoy's load balancing keeps its metadata: the subset hint goes out with it, the pick comes back in it."""
 
@@ -31,15 +33,15 @@ def ext_proc_filter(options: EnvoyOptions) -> hcm.HttpFilter:
         typed_config=typed(
             ext_proc.ExternalProcessor(
                 grpc_service=core.GrpcService(
-                    envoy_grpc=core.GrpcServiceEnvoyGrpc(cluster_name=EPP_CLUSTER, authority=_authority(options)),
-                    initial_metadata=_initial_metadata(options),
+                    envoy_grpc=core.GrpcServiceEnvoyGrpc(cluster_name=EPP_CLUSTER, authority=epp_authority(options)),
                     retry_policy=core.RetryPolicy(
                         retry_on="connect-failure,refused-stream,reset,unavailable",
                         num_retries=_STREAM_RETRIES,
                         retry_back_off=core.BackoffStrategy(base_interval=seconds(0.025), max_interval=seconds(0.25)),
                     ),
+                    initial_metadata=_initial_metadata(options),
                 ),
-                failure_mode_allow=options.fail_open,
+                failure_mode_allow=options.fails_open,
                 processing_mode=_processing_mode(options),
                 message_timeout=seconds(options.message_timeout_s),
                 response_attributes=[] if options.pick_only else list(RESPONSE_ATTRIBUTES),
@@ -52,12 +54,14 @@ def ext_proc_filter(options: EnvoyOptions) -> hcm.HttpFilter:
 
 
 def _initial_metadata(options: EnvoyOptions) -> list[core.HeaderValue]:
-    if options.endpoints_named == 1:
+    """An ORIGINAL_DST cluster takes one address, so there the picker is asked for no more."""
+    if options.original_dst:
         return []
     return [core.HeaderValue(key=ENDPOINTS_NAMED, value=str(options.endpoints_named))]
 
 
-def _authority(options: EnvoyOptions) -> str:
+def epp_authority(options: EnvoyOptions) -> str:
+    """What gRPC streams to the endpoint picker name as their host."""
     first = options.epp[0]
     return "localhost" if isinstance(first, UnixSocket) else str(first)
 

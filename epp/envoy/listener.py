@@ -11,8 +11,10 @@ from envoy_data_plane.envoy.extensions.filters.http.router import v3 as router
 from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager import v3 as hcm
 from envoy_data_plane.envoy.extensions.http.early_header_mutation.header_mutation import v3 as early
 
+from epp.eds.names import MODEL_SERVERS
 from epp.envoy.clusters import DESTINATION_HEADER, FALLBACK_CLUSTER, PICKED_CLUSTER, http2_windows
 from epp.envoy.ext_proc_filter import METADATA_NAMESPACE, ext_proc_filter
+from epp.envoy.model_servers import retries
 from epp.envoy.options import EnvoyOptions
 from epp.envoy.typed import address, seconds, typed
 
@@ -74,23 +76,27 @@ def _connection_manager(options: EnvoyOptions) -> hcm.HttpConnectionManager:
 def _routes(options: EnvoyOptions) -> route.RouteConfiguration:
     """Where a request goes, looked up again after the pick (`clear_route_cache`).
 
-    No retries: the header names one address, so each retry would go to the endpoint that has just failed.
+    With ORIGINAL_DST there are no retries: the header names one address, so each retry would go to the endpoint that has just
+    failed.
     """
-    routes = [_route(PICKED_CLUSTER, route.RouteMatch(prefix="/"))]
-    if options.fallback:
+    if not options.original_dst:
+        routes = [_route(MODEL_SERVERS, route.RouteMatch(prefix="/"), retries(options))]
+    elif options.fallback:
         picked = route.HeaderMatcher(name=DESTINATION_HEADER, present_match=True)
         routes = [
             _route(PICKED_CLUSTER, route.RouteMatch(prefix="/", headers=[picked])),
             _route(FALLBACK_CLUSTER, route.RouteMatch(prefix="/")),
         ]
+    else:
+        routes = [_route(PICKED_CLUSTER, route.RouteMatch(prefix="/"))]
     everything = route.VirtualHost(name="all", domains=["*"], routes=routes)
     return route.RouteConfiguration(name="inference", virtual_hosts=[everything])
 
 
-def _route(cluster: str, match: route.RouteMatch) -> route.Route:
+def _route(cluster: str, match: route.RouteMatch, retry_policy: route.RetryPolicy | None = None) -> route.Route:
     return route.Route(
         match=match,
-        route=route.RouteAction(cluster=cluster, timeout=seconds(0), idle_timeout=seconds(_IDLE_S)),
+        route=route.RouteAction(cluster=cluster, timeout=seconds(0), idle_timeout=seconds(_IDLE_S), retry_policy=retry_policy),
     )
 
 

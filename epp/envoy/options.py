@@ -13,6 +13,8 @@ BUFFERED_LIMIT_BYTES = 64 << 20
 STREAMED_LIMIT_BYTES = 1 << 20
 """Default buffer limit when bodies stream: Envoy's own default, enough for full speed and good back-pressure."""
 
+MAX_ENDPOINTS_NAMED = 5
+
 _HOSTNAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 
 
@@ -93,8 +95,14 @@ class EnvoyOptions:
         endpoints_named: How many endpoints a pick may name, from 1 to 5: as many as the cluster of the endpoints can try one
             after the other.
         pick_only: Skip the response phases, so that ext_proc streams end with the request.
-        fail_open: Go on without the endpoint picker when it cannot be reached.
-        fallback: Servers for requests that got no pick; needs `fail_open`.
+        original_dst: Connect to whatever address the pick names, instead of following the picker's list of endpoints (EDS).
+        endpoints_named: How many endpoints a pick names at most, for retries to walk through; only with EDS.
+        retry_unanswered: Send a request to another endpoint, too, when one took it and failed before its first byte of an
+            answer; only with EDS.
+        retry_busy: The same when the endpoint answered 503; only with EDS.
+        fail_open: Go on without the endpoint picker when it cannot be reached; None is yes with EDS, where the endpoints last
+            heard of are left, and no without.
+        fallback: Servers for requests that got no pick; needs `original_dst` and `fail_open`.
         message_timeout_s: How long the endpoint picker may hold a message; has no effect on FULL_DUPLEX_STREAMED.
         connect_timeout_s: How long a connection to an endpoint may take to open.
         buffer_limit_bytes: Most bytes that Envoy holds of one body; None chooses by the modes.
@@ -112,7 +120,11 @@ class EnvoyOptions:
     response_body_mode: BodyMode | None = None
     endpoints_named: int = 1
     pick_only: bool = False
-    fail_open: bool = False
+    original_dst: bool = False
+    endpoints_named: int = 3
+    retry_unanswered: bool = True
+    retry_busy: bool = False
+    fail_open: bool | None = None
     fallback: Sequence[HostPort] = ()
     message_timeout_s: float = 1000.0
     connect_timeout_s: float = 5.0
@@ -128,6 +140,11 @@ class EnvoyOptions:
     def speaks_tls(self) -> bool:
         """Whether the connection to the endpoint picker has TLS."""
         return self.epp_tls and not all(isinstance(address, UnixSocket) for address in self.epp)
+
+    @property
+    def fails_open(self) -> bool:
+        """Whether requests go on without the endpoint picker, after defaults."""
+        return not self.original_dst if self.fail_open is None else self.fail_open
 
     @property
     def response_mode(self) -> BodyMode:
@@ -156,8 +173,14 @@ class EnvoyOptions:
                 found.append(f"{flag}: expected an IP address and port, found {str(address)!r}")
         if self.pick_only and self.response_mode is not BodyMode.NONE:
             found.append(f"--response-body-mode: expected NONE with --pick-only, found {self.response_mode}")
-        if self.fallback and not self.fail_open:
+        if self.fallback and not self.original_dst:
+            found.append("--fallback: expected --original-dst beside it, found a list of endpoints, which is the fallback")
+        elif self.fallback and not self.fails_open:
             found.append("--fallback: expected --fail-open beside it, found a fail-closed filter")
+        if not 1 <= self.endpoints_named <= MAX_ENDPOINTS_NAMED:
+            found.append(f"--endpoints-named: expected 1 to {MAX_ENDPOINTS_NAMED}, found {self.endpoints_named}")
+        if self.retry_busy and self.original_dst:
+            found.append("--retry-busy: expected a list of endpoints to retry on, found --original-dst")
         if not self.epp_tls and (self.epp_ca is not None or self.epp_server_name is not None):
             found.append("--epp-ca, --epp-server-name: expected TLS to the endpoint picker, found --epp-tls=false")
         if not 0 < self.message_timeout_s <= 86400:

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -31,7 +32,35 @@ def test_the_whole_configuration_is_printed_by_default() -> None:
     assert result.exit_code == 0
     assert content["static_resources"]["listeners"][0]["address"]["socket_address"]["port_value"] == 8081
     assert content["admin"]["address"]["socket_address"]["address"] == "127.0.0.1"
-    assert [cluster["name"] for cluster in content["static_resources"]["clusters"]] == ["endpoint_picker", "picked_endpoint"]
+    assert clusters_of(content) == ["endpoint_picker", "endpoint_lists", "model_servers"]
+
+
+def clusters_of(content: dict[str, Any]) -> list[str]:
+    return [cluster["name"] for cluster in content["static_resources"]["clusters"]]
+
+
+def test_the_plain_variant_knows_no_endpoints_and_refuses_without_a_picker() -> None:
+    content = yaml.safe_load(run("--original-dst").stdout)
+
+    assert clusters_of(content) == ["endpoint_picker", "picked_endpoint"]
+    assert "failure_mode_allow" not in run("--original-dst").stdout
+
+
+def test_servers_for_requests_without_a_pick_bring_the_plain_variant_with_them() -> None:
+    content = yaml.safe_load(run("--fail-open", "--fallback", "10.0.0.1:80").stdout)
+
+    assert clusters_of(content) == ["endpoint_picker", "picked_endpoint", "fallback"]
+
+
+def test_the_filter_alone_asks_for_one_endpoint_and_fails_closed_unless_told_otherwise() -> None:
+    """The cluster behind it is not known here."""
+    alone = yaml.safe_load(run("--filter-only").stdout)["typed_config"]
+    told = yaml.safe_load(run("--filter-only", "--endpoints-named", "2", "--fail-open").stdout)["typed_config"]
+
+    assert "initial_metadata" not in alone["grpc_service"]
+    assert "failure_mode_allow" not in alone
+    assert told["grpc_service"]["initial_metadata"] == [{"key": "x-epp-endpoints-named", "value": "2"}]
+    assert told["failure_mode_allow"] is True
 
 
 def test_json_is_the_same_configuration() -> None:
@@ -85,6 +114,9 @@ def test_the_command_in_the_comment_stays_one_line() -> None:
         (["--request-body-mode", "GRPC"], "BUFFERED_PARTIAL, FULL_DUPLEX_STREAMED, found 'GRPC'"),
         (["--pick-only", "--response-body-mode", "STREAMED"], "--response-body-mode: expected NONE with --pick-only"),
         (["--fallback", "10.0.0.1:80"], "--fallback: expected --fail-open beside it"),
+        (["--original-dst=false", "--fallback", "10.0.0.1:80"], "--fallback: expected --original-dst beside it"),
+        (["--original-dst", "--retry-busy"], "--retry-busy: expected a list of endpoints, found --original-dst"),
+        (["--endpoints-named", "6"], "6 is not in the range 1<=x<=5"),
         (["--message-timeout", "soon"], "expected a duration such as 50ms, 2s or 1m, found 'soon'"),
         (["--buffer-limit", "1KiB"], "--buffer-limit: expected 16KiB to 2047MiB, found 1024 bytes"),
         (["--epp-tls", "maybe"], "expected true or false, found 'maybe'"),

@@ -194,13 +194,13 @@ def _is_amid(body: list[Message]) -> bool:
 
 async def test_pick_only_serves_more_requests_at_once_than_envoy_allows_streams() -> None:
     """Field report 32: with Envoy's limit for the picker as low as four, forty long answers are all served."""
-    options = EnvoyOptions(listen=FREE_PORT, admin=FREE_PORT, epp_tls=False, pick_only=True)
+    options = EnvoyOptions(listen=FREE_PORT, admin=FREE_PORT, epp_tls=False, original_dst=True, pick_only=True)
     assert await _count_good(options) == 40
 
 
 async def test_with_response_phases_the_limit_of_streams_is_the_limit_of_requests() -> None:
     """Field report 32: why the limits are raised, and why there is a pick-only mode."""
-    assert await _count_good(EnvoyOptions(listen=FREE_PORT, admin=FREE_PORT, epp_tls=False)) < 40
+    assert await _count_good(EnvoyOptions(listen=FREE_PORT, admin=FREE_PORT, epp_tls=False, original_dst=True)) < 40
 
 
 def _is_taken(task: asyncio.Task[Answer], upstream: Upstream, before: int) -> bool:

@@ -14,7 +14,6 @@ import msgspec
 from envoy_data_plane.envoy.config.bootstrap.v3 import Bootstrap
 
 from epp.envoy.config import bootstrap
-from epp.envoy.ext_proc_filter import EPP_CLUSTER
 from epp.envoy.options import EnvoyOptions, HostPort
 from epp.envoy.process import EnvoyProcess
 from epp.envoy.typed import as_yaml, seconds
@@ -37,28 +36,39 @@ async def start_envoy(
 ) -> AsyncIterator[EnvoyProcess]:
     """A real Envoy in front of endpoint pickers on this machine; `options` are those of `EnvoyOptions`.
 
-    `adapt` may change the configuration as an operator would.
+    `adapt` may change the configuration as an operator would. Unless the options say otherwise, requests reach the endpoint
+    that was picked or fail (ORIGINAL_DST), so that no retry covers up a wrong pick.
     """
     chosen = replace(
-        EnvoyOptions(**options),
+        EnvoyOptions(**{"original_dst": True, **options}),
         epp=[HostPort("127.0.0.1", port) for port in epp_ports],
         epp_tls=epp_tls,
         listen=FREE_PORT,
         admin=FREE_PORT,
     )
     configuration = bootstrap(chosen)
+    if not chosen.original_dst:
+        _await_first_list(configuration)
     if adapt is not None:
         adapt(configuration)
     async with EnvoyProcess(as_yaml(configuration), start_timeout_s=START_S) as process:
         yield process
 
 
+def _await_first_list(configuration: Bootstrap) -> None:
+    """Envoy waits for its first list of endpoints, however busy the machine is."""
+    assert configuration.static_resources is not None
+    for each in configuration.static_resources.clusters:
+        if each.eds_cluster_config is not None and each.eds_cluster_config.eds_config is not None:
+            each.eds_cluster_config.eds_config.initial_fetch_timeout = seconds(START_S)
+
+
 def patient_health_check(configuration: Bootstrap) -> None:
     """For `adapt`: a picker that is slow on a busy machine is not taken for a dead one; one that is gone or says no, is."""
     assert configuration.static_resources is not None
-    (cluster,) = [each for each in configuration.static_resources.clusters if each.name == EPP_CLUSTER]
-    for check in cluster.health_checks:
-        check.timeout = seconds(PATIENCE_S)
+    for each in configuration.static_resources.clusters:
+        for check in each.health_checks:
+            check.timeout = seconds(PATIENCE_S)
 
 
 @asynccontextmanager
