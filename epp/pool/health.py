@@ -15,7 +15,7 @@ BUSY_ANSWERS_TO_DEMOTE = 20
 """The same for answers that say "busy", of a server that seems to work on other requests …"""
 RECENT_S = 5.0
 """… if none was good for this long: an overloaded server gives a good answer now and then."""
-CUTS_WITHIN_S = 1.0
+CUTS_WITHIN_S = 2.0
 """Two running answers that end in the middle this close together are no coincidence."""
 PROBE_EVERY_S = 10.0
 """A demoted endpoint is probed at least this often while there is traffic …"""

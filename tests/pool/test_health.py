@@ -126,6 +126,6 @@ def test_cut_answers_demote_when_two_end_together_and_none_is_left() -> None:
 
 def test_a_single_answer_that_is_cut_now_and_then_is_a_client_that_left() -> None:
     health = EndpointHealth()
-    for at_s in (1.0, 2.1, 3.2):
+    for at_s in (1.0, 3.1, 5.2):
         health.cut(at_s, 0, was_last=True)
     assert health.demoted_because is None
