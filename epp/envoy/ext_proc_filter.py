@@ -12,9 +12,6 @@ ENDPOINTS_NAMED = "x-epp-endpoints-named"
 """gRPC metadata of ext_proc streams: how many endpoints this Envoy can make use of."""
 METADATA_NAMESPACE = "envoy.lb"
 """Where Envoy's load balancing keeps its metadata: the subset hint goes out with it, the pick comes back in it."""
-
-ENDPOINTS_NAMED = "x-epp-endpoints-named"
-"""gRPC metadata that tells the endpoint picker how many endpoints a pick may name."""
 RESPONSE_ATTRIBUTES = ("response.code_details", "upstream.address", "upstream.request_attempt_count")
 """Who made the answer, whom Envoy asked last, and how often it asked: so the picker knows of refused connections."""
 _STREAM_RETRIES = 3

@@ -92,8 +92,6 @@ class EnvoyOptions:
         epp_server_name: Name sent as SNI and, with `epp_ca`, required in the certificate.
         request_body_mode: How request bodies reach the endpoint picker.
         response_body_mode: The same for response bodies; None is FULL_DUPLEX_STREAMED, or NONE with `pick_only`.
-        endpoints_named: How many endpoints a pick may name, from 1 to 5: as many as the cluster of the endpoints can try one
-            after the other.
         pick_only: Skip the response phases, so that ext_proc streams end with the request.
         original_dst: Connect to whatever address the pick names, instead of following the picker's list of endpoints (EDS).
         endpoints_named: How many endpoints a pick names at most, for retries to walk through; only with EDS.
@@ -118,7 +116,6 @@ class EnvoyOptions:
     epp_server_name: str | None = None
     request_body_mode: BodyMode = BodyMode.FULL_DUPLEX_STREAMED
     response_body_mode: BodyMode | None = None
-    endpoints_named: int = 1
     pick_only: bool = False
     original_dst: bool = False
     endpoints_named: int = 3
@@ -187,8 +184,6 @@ class EnvoyOptions:
             found.append(f"--message-timeout: expected more than 0 and at most 24h, found {self.message_timeout_s:g}s")
         if not 0 < self.connect_timeout_s <= 3600:
             found.append(f"--connect-timeout: expected more than 0 and at most 1h, found {self.connect_timeout_s:g}s")
-        if not 1 <= self.endpoints_named <= 5:
-            found.append(f"--endpoints-named: expected 1 to 5, found {self.endpoints_named}")
         if not 16384 <= self.buffer_limit <= 0x7FFFFFFF:
             found.append(f"--buffer-limit: expected 16KiB to 2047MiB, found {self.buffer_limit} bytes")
         return found
