@@ -107,6 +107,10 @@ class App:
         self._metrics = Metrics(registry, model_names=settings.requests.models)
         self._pool = PoolState(self._clock, name=_pool_name(settings), source=_source_name(settings))
         self._pool.on_gone(self._metrics.endpoint_gone)
+        drains = self._pool.drains
+        drains.on_end(lambda record: self._metrics.endpoint_drain_ended(record.latest_pick_s, record.latest_stream_s))
+        drains.on_cut(self._metrics.endpoint_drain_cut)
+        self._metrics.read_recommended_min_wait_from(lambda: drains.recommended_min_wait_s)
         registry.register(PoolCollector(self._pool, self._lifecycle, self._clock))
         catalog = configured_catalog(document)
         rng = random.Random()  # noqa: S311 — spreads load, guards nothing

@@ -118,12 +118,16 @@ class Pick:
         if self._endpoint is not None:
             self._endpoint.progress_events += 1
 
-    def release(self) -> None:
-        """The request has ended, however it did: take the count back. Further calls do nothing."""
+    def release(self, *, cut: bool = False) -> None:
+        """The request has ended, however it did: take the count back. Further calls do nothing.
+
+        Args:
+            cut: It ended before its answer did.
+        """
         endpoint, self._endpoint = self._endpoint, None
         if endpoint is not None:
             self._settle(endpoint)
-            self._pool.count_release(endpoint)
+            self._pool.count_release(endpoint, cut=cut)
 
     def _settle(self, endpoint: Endpoint) -> None:
         if not self._answered:

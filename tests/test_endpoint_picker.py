@@ -167,6 +167,17 @@ def test_a_pick_is_released_once_however_often_it_is_asked() -> None:
     assert pool.ready[0].unanswered_requests == 0
 
 
+def test_a_cut_request_on_an_endpoint_that_drains_is_counted_once() -> None:
+    clock = FakeClock()
+    pool = pool_of(1, clock)
+    pick = picker_of(pool, clock).pick(request())
+    pool.sync([spec(1, draining=True)])
+    pick.release(cut=True)
+    pick.release(cut=True)
+    (record,) = pool.drains.newest()
+    assert record.cut_requests == 1
+
+
 def test_the_served_endpoint_is_believed_over_the_pick() -> None:
     clock = FakeClock()
     pool = pool_of([spec(1), spec(2)], clock)

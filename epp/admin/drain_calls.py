@@ -5,7 +5,7 @@
 | `POST /api/v1/endpoints/{ip:port}/drain?keep=10m` | stops picks there at once; the mark ends `keep` after the last such call |
 | `POST /api/v1/endpoints/{ip:port}/undrain` | lifts the mark |
 | `GET /api/v1/endpoints/{ip:port}/drained?timeout=30s` | waits until nothing runs there: 200, or 202 with the count |
-| `GET /api/v1/drains` | the marks in force |
+| `GET /api/v1/drains` | the marks in force, and what was measured of the last drains |
 
 Each call is passed on to the other replicas, which take it as their own and do not pass it on again.
 """
@@ -206,7 +206,15 @@ class DrainCalls:
             for e in self._pool.endpoints
             if e.mark is not None
         ]
-        return json_answer({"instance": self._peers.instance, "marks": marks})
+        drains = self._pool.drains
+        return json_answer(
+            {
+                "instance": self._peers.instance,
+                "recommended_min_wait_s": drains.recommended_min_wait_s,
+                "marks": marks,
+                "drains": [record.as_json() for record in drains.newest()],
+            }
+        )
 
     def _tell(self, event: str, request: web.Request, endpoint: Endpoint, **fields: object) -> None:
         of = {"endpoint": endpoint.address, "name": endpoint.spec.name}

@@ -163,9 +163,10 @@ class Session:
             return
         if self._pick is not None and not (cancelled or self._complete) and self._sees_the_end and (outcome.status or 0) >= 200:
             self._pick.cut()  # Envoy hangs up politely where the endpoint or the client was gone
-        self._let_go()
+        cut = not self._complete and (cancelled or self._sees_the_end)
+        self._let_go(cut=cut)
         outcome.ended_at_s = self._exchange.clock.monotonic_s()
-        outcome.cancelled = not self._complete and (cancelled or self._sees_the_end)
+        outcome.cancelled = cut
         usage = None if self._usage is None else self._usage.usage
         if usage is not None:
             outcome.prompt_tokens = usage.prompt_tokens
@@ -448,10 +449,10 @@ class Session:
             self._exchange.budget.give_back(self._held_bytes)
             self._held_bytes = 0
 
-    def _let_go(self) -> None:
+    def _let_go(self, *, cut: bool = False) -> None:
         self._drop_body()
         if self._pick is not None:
-            self._pick.release()
+            self._pick.release(cut=cut)
 
 
 _HEADERS_ARE_HELD = frozenset({BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL})

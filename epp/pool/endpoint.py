@@ -8,6 +8,7 @@ from typing import NewType
 
 from epp.errors import ConfigError
 from epp.pool.drain_marks import DrainMark
+from epp.pool.drain_records import DrainRecord
 from epp.pool.health import EndpointHealth
 from epp.pool.load import LoadEstimate, estimate_load, estimated_cost
 from epp.pool.metrics import EndpointMetrics
@@ -98,6 +99,7 @@ class Endpoint:
         spec: What discovery said last.
         state: Whether new picks may go here; `reason` says why not, in one sentence.
         mark: What a drain call left here; None without one.
+        drain: Its record while it is out of rotation; None otherwise.
         in_flight_requests: Picked here and not finished, ≥ 0.
         metrics: The last scrape that could be read; None before the first.
         scraped_at_s: When that scrape began, monotonic; None before the first.
@@ -117,6 +119,7 @@ class Endpoint:
 
     __slots__ = (
         "cost",
+        "drain",
         "engine",
         "health",
         "in_flight_at_scrape",
@@ -140,6 +143,7 @@ class Endpoint:
         self.state = EndpointState.UNREADY
         self.reason: str | None = None
         self.mark: DrainMark | None = None
+        self.drain: DrainRecord | None = None
         self.in_flight_requests = 0
         self.in_flight_at_scrape = 0
         self.metrics: EndpointMetrics | None = None

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from epp.clock import Clock
 from epp.pool.drain_marks import DrainMark
+from epp.pool.drain_records import DrainRecords
 from epp.pool.endpoint import Endpoint, EndpointAddress, EndpointSpec, EndpointState
 
 DRAINING_REASON = "marked as draining"
@@ -22,6 +23,7 @@ class PoolState:
         listed: Whether discovery has told the whole membership at least once.
         picks_total: Picks made so far.
         details: What the source says of the pool besides, for people.
+        drains: What was measured when endpoints left rotation.
     """
 
     def __init__(self, clock: Clock, *, name: str, source: str) -> None:
@@ -30,6 +32,7 @@ class PoolState:
         self.listed = False
         self.picks_total = 0
         self.details: Mapping[str, str | None] = {}
+        self.drains = DrainRecords(clock)
         self._clock = clock
         self._endpoints: dict[tuple[EndpointAddress, str], Endpoint] = {}
         self._leaving: dict[tuple[EndpointAddress, str], Endpoint] = {}
@@ -102,17 +105,27 @@ class PoolState:
             if self.listed:
                 endpoint.ramps_up_from_s = self._clock.monotonic_s()
             self._apply(endpoint, spec)
+            self._note_return(endpoint)
             for listener in self._on_join:
                 listener(endpoint)
         elif (endpoint.spec is not spec and endpoint.spec != spec) or endpoint.state is EndpointState.UNREADY:
             was_ready = endpoint.state is EndpointState.READY
             before = endpoint.spec
-            self._apply(endpoint, spec)
+            self._change(endpoint, spec, seen_by=self.source)
             if endpoint.state is EndpointState.READY and not was_ready:
                 endpoint.ramps_up_from_s = self._clock.monotonic_s()
             if before != spec:
                 for listener in self._on_change:
                     listener(endpoint)
+
+    def _change(self, endpoint: Endpoint, spec: EndpointSpec, *, seen_by: str) -> None:
+        """Take over what is said of an endpoint that was there before."""
+        before = endpoint.state
+        self._apply(endpoint, spec)
+        if endpoint.state is EndpointState.DRAINING and before is not EndpointState.DRAINING:
+            self._note_drain(endpoint, seen_by)
+        else:
+            self._note_return(endpoint)
 
     @staticmethod
     def _apply(endpoint: Endpoint, spec: EndpointSpec) -> None:
@@ -128,8 +141,11 @@ class PoolState:
             endpoint.state, endpoint.reason = EndpointState.READY, None
 
     def _leave(self, endpoint: Endpoint) -> None:
+        before = endpoint.state
         endpoint.state, endpoint.reason = EndpointState.DRAINING, "no longer in the pool"
         endpoint.mark = None
+        if before is EndpointState.READY or (before is EndpointState.UNREADY and endpoint.in_flight_requests):
+            self._note_drain(endpoint, self.source)
         for listener in self._on_leave:
             listener(endpoint)
         if endpoint.in_flight_requests:
@@ -137,7 +153,24 @@ class PoolState:
         else:
             self._gone(endpoint)
 
+    def _note_drain(self, endpoint: Endpoint, seen_by: str) -> None:
+        endpoint.drain = self.drains.begin(
+            endpoint.key,
+            name=endpoint.spec.name,
+            seen_by=seen_by,
+            reason=endpoint.reason,
+            in_flight_requests=endpoint.in_flight_requests,
+        )
+
+    def _note_return(self, endpoint: Endpoint) -> None:
+        if endpoint.drain is not None and endpoint.state is not EndpointState.DRAINING:
+            self.drains.end(endpoint.drain)
+            endpoint.drain = None
+
     def _gone(self, endpoint: Endpoint) -> None:
+        if endpoint.drain is not None:
+            self.drains.end(endpoint.drain)
+            endpoint.drain = None
         for listener in self._on_gone:
             listener(endpoint)
 
@@ -157,7 +190,7 @@ class PoolState:
         """
         if self._endpoints.get(endpoint.key) is endpoint:
             endpoint.mark = mark
-            self._apply(endpoint, endpoint.spec)
+            self._change(endpoint, endpoint.spec, seen_by="call")
             self._rebuild()
 
     def lift_mark(self, endpoint: Endpoint) -> bool:
@@ -165,7 +198,7 @@ class PoolState:
         if endpoint.mark is None:
             return False
         endpoint.mark = None
-        self._apply(endpoint, endpoint.spec)
+        self._change(endpoint, endpoint.spec, seen_by="call")
         if endpoint.state is EndpointState.READY:
             endpoint.ramps_up_from_s = self._clock.monotonic_s()
         self._rebuild()
@@ -189,10 +222,18 @@ class PoolState:
     def count_moved(self, endpoint: Endpoint) -> None:
         """A request that was counted elsewhere turned out to be here; it is the same pick."""
         endpoint.count_pick()
+        if endpoint.drain is not None:
+            self.drains.picked(endpoint.drain)
 
-    def count_release(self, endpoint: Endpoint) -> None:
-        """Take back one count; an endpoint that has left and holds nothing any more is forgotten."""
+    def count_release(self, endpoint: Endpoint, *, cut: bool = False) -> None:
+        """Take back one count; an endpoint that has left and holds nothing any more is forgotten.
+
+        Args:
+            cut: The answer of that request was not whole.
+        """
         endpoint.count_release()
+        if endpoint.drain is not None:
+            self.drains.released(endpoint.drain, cut=cut)
         if endpoint.in_flight_requests:
             return
         if self._leaving.get(endpoint.key) is endpoint:

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
+from epp.telemetry.drain_metrics import DrainMetrics
 from epp.telemetry.endpoint_metrics import EndpointCounters
 from epp.telemetry.labels import LabelLimit
 from epp.telemetry.outcome import RequestOutcome
@@ -37,7 +38,8 @@ class Metrics:
         self._rewrites = RewriteMetrics(models)
         self._endpoints = EndpointCounters(models)
         self._picker = PickerMetrics()
-        for collector in (self._requests, self._rewrites, self._endpoints, self._picker):
+        self._drains = DrainMetrics()
+        for collector in (self._requests, self._rewrites, self._endpoints, self._picker, self._drains):
             registry.register(collector)
         ProcessCollector(registry=registry)
 
@@ -105,6 +107,21 @@ class Metrics:
     def endpoint_gone(self, endpoint: HasAddress) -> None:
         """Forget the endpoint's series: it left the pool and nothing runs there any more."""
         self._endpoints.gone(endpoint.address)
+
+    # ── endpoints that leave rotation ──
+
+    def endpoint_drain_ended(self, last_pick_s: float, last_stream_s: float) -> None:
+        """An endpoint that had left rotation is gone or back; both times are since the first sight of it."""
+        self._drains.last_pick_s.observe(last_pick_s)
+        self._drains.last_stream_s.observe(last_stream_s)
+
+    def endpoint_drain_cut(self) -> None:
+        """A request ended without a whole answer on an endpoint that had left rotation."""
+        self._drains.cut_requests += 1
+
+    def read_recommended_min_wait_from(self, recommended_s: Callable[[], float | None]) -> None:
+        """Ask `recommended_s` at each reading of the metrics how long preStop hooks should wait at least."""
+        self._drains.recommended_min_wait_s = recommended_s
 
     # ── the process ──
 

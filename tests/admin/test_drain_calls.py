@@ -78,6 +78,28 @@ async def test_a_mark_to_keep_ends_so_long_after_the_last_call() -> None:
         assert (await call(admin, "GET", "/api/v1/drains"))[1]["marks"] == []
 
 
+async def test_what_was_measured_of_the_last_drains_can_be_read() -> None:
+    async with serving() as admin:
+        admin.pool.sync([own()])
+        assert (await call(admin, "GET", "/api/v1/drains"))[1]["recommended_min_wait_s"] is None
+        (endpoint,) = admin.pool.endpoints
+        admin.pool.count_pick(endpoint)
+        await call(admin, "POST", f"{OF_OWN}/drain")
+        admin.clock.advance(2)
+        admin.pool.count_moved(endpoint)
+        admin.clock.advance(5)
+        admin.pool.count_release(endpoint)
+        admin.pool.count_release(endpoint, cut=True)
+        _, told = await call(admin, "GET", "/api/v1/drains")
+    assert told["recommended_min_wait_s"] == 5.0
+    (drain,) = told["drains"]
+    assert drain == {
+        "endpoint": OWN, "incarnation": "", "name": "own-8000", "seen_by": "call", "reason": "a drain call asked for it",
+        "at": 1_700_001_000.0, "times": 1, "in_flight_requests": 1, "late_picks": 1, "last_pick_s": 2.0, "last_stream_s": 7.0,
+        "cut_requests": 1, "over": False,
+    }  # fmt: skip
+
+
 async def test_repeated_calls_are_one_line_in_the_log() -> None:
     async with serving() as admin:
         admin.pool.sync([own()])

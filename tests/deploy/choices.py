@@ -39,6 +39,7 @@ CHOICES: Mapping[str, Mapping[str, Any]] = {
     "file name of the reference chart": _epp(pluginsConfigFile="default-plugins.yaml"),
     "no TLS, headless": _epp(tls={"enabled": False}, service={"headless": True}),
     "TLS from Secrets": _epp(tls={"secretName": "cert", "clientCaSecretName": "ca"}),
+    "admin token": _epp(adminToken={"secretName": "epp-admin"}),
     "no hook": _epp(drain={"preStopSeconds": 0, "timeoutSeconds": 20}),
     "flags, image, IPv6": _epp(
         flags={"log-level": "debug", "transport": "socket", "enable-pprof": True, "v": 1},

@@ -72,9 +72,14 @@ def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def of_kind(objects: Iterable[Manifest], kind: str) -> Manifest:
-    """The only object of that kind."""
-    (found,) = [each for each in objects if each["kind"] == kind]
+    """The only object of that kind; of Services, the one for gateways."""
+    (found,) = [each for each in objects if each["kind"] == kind and not is_of_replicas(each)]
     return found
+
+
+def is_of_replicas(each: Manifest) -> bool:
+    """Whether it is the Service by which the replicas find one another."""
+    return bool(each["kind"] == "Service" and each["metadata"]["name"].endswith("-replicas"))
 
 
 def pod_of(objects: Iterable[Manifest]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from tests.deploy.rendering import (
     CHART,
     LABELS,
     arguments_of,
+    is_of_replicas,
     merged,
     of_kind,
     picker_of,
@@ -178,6 +179,47 @@ def test_two_replicas_survive_a_rollout_and_an_eviction() -> None:
         "kubernetes.io/hostname",
         "topology.kubernetes.io/zone",
     }
+
+
+def test_replicas_find_one_another_also_those_that_are_not_ready() -> None:
+    objects = render(LABELS)
+    (service,) = [each for each in objects if is_of_replicas(each)]
+    gateways = of_kind(objects, "Service")
+
+    assert f"--peers-dns={service['metadata']['name']}:9090" in arguments_of(objects)
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["publishNotReadyAddresses"] is True
+    assert service["spec"]["selector"] == gateways["spec"]["selector"]
+    # Monitors choose Services by labels and ports by name: no replica must be read twice.
+    assert not {port["name"] for port in service["spec"]["ports"]} & {port["name"] for port in gateways["spec"]["ports"]}
+
+
+def test_one_replica_looks_for_no_other() -> None:
+    objects = render(LABELS, {"inferenceExtension": {"replicas": 1}})
+
+    assert not any(is_of_replicas(each) for each in objects)
+    assert not any(argument.startswith("--peers-dns") for argument in arguments_of(objects))
+
+
+def test_the_admin_token_is_a_file_of_its_secret() -> None:
+    objects = render(LABELS, {"inferenceExtension": {"adminToken": {"secretName": "epp-admin"}}})
+    (mount,) = picker_of(objects)["volumeMounts"]
+    (volume,) = pod_of(objects)["volumes"]
+
+    assert "--admin-token-file=/etc/epp/admin/token" in arguments_of(objects)
+    assert (mount["name"], mount["mountPath"], mount["readOnly"]) == (volume["name"], "/etc/epp/admin", True)
+    assert volume["secret"] == {"secretName": "epp-admin", "items": [{"key": "token", "path": "token"}]}
+
+
+def test_replicas_and_hooks_reach_a_port_that_is_kept_for_few() -> None:
+    monitoring = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    objects = render(LABELS, {"networkPolicy": {"metricsFrom": [monitoring]}})
+    policy = of_kind(objects, "NetworkPolicy")["spec"]
+    own = {"podSelector": policy["podSelector"]}
+    (metrics,) = [rule for rule in policy["ingress"] if rule["ports"] == [{"port": "metrics"}]]
+
+    assert metrics["from"] == [monitoring, {"podSelector": {"matchLabels": {"app": "my-model-server"}}}, own]
+    assert {"ports": [{"port": "metrics"}], "to": [own]} in policy["egress"]
 
 
 def test_one_replica_has_no_budget_that_would_keep_its_node_from_being_emptied() -> None:

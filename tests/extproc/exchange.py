@@ -23,6 +23,7 @@ class FakePick:
     destination: str = DESTINATION
     choice: str = DESTINATION
     releases: int = 0
+    cut: bool = False
     statuses: list[int] = field(default_factory=list)
     served: list[str] = field(default_factory=list)
     progress: int = 0
@@ -51,7 +52,8 @@ class FakePick:
     def progressed(self) -> None:
         self.progress += 1
 
-    def release(self) -> None:
+    def release(self, *, cut: bool = False) -> None:
+        self.cut = self.cut or (cut and not self.releases)
         self.releases += 1
 
 

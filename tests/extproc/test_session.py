@@ -335,6 +335,17 @@ def test_the_count_is_held_until_the_response_has_ended() -> None:
     assert bench.picks[0].releases >= 1
 
 
+def test_a_count_whose_response_did_not_end_is_given_back_as_cut() -> None:
+    """However politely Envoy hangs up; a response that ended is none."""
+    whole, cut = Bench(), Bench()
+    for bench in (whole, cut):
+        session = routed(bench)
+        session.receive(ResponseHeaders({**OK, "content-type": "text/event-stream"}))
+        session.receive(ResponseChunk(b"data: 1\n\n", end_of_stream=bench is whole))
+        session.end(cancelled=False)
+    assert (whole.picks[0].cut, cut.picks[0].cut) == (False, True)
+
+
 def test_a_response_whose_end_marker_was_seen_is_a_success_whatever_comes_then() -> None:
     """Field report 74: the client resets 1 ms after [DONE]."""
     bench = Bench()

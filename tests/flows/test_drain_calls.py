@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
 from tests.fakes.upstream import Upstream
@@ -53,6 +54,32 @@ async def test_a_drained_server_gets_nothing_new_and_the_wait_ends_with_its_last
         status, told = await call(scene.epp, "POST", leaving.endpoint, "undrain")
         assert (status, told["state"]) == (200, "ready")
         assert scene.epp.log_records("error") == []
+
+
+async def test_what_a_drain_costs_is_measured() -> None:
+    """One stream ends well after first sight, one is cut by its client."""
+    async with start_all(1) as scene:
+        (server,) = scene.upstreams
+        with scene.gates_closed():
+            async with scene.at_once(1, "/held", body=BODY) as whole:
+                async with scene.at_once(1, "/held", body=BODY):
+                    await call(scene.epp, "POST", server.endpoint, "drain")
+
+                async def is_cut() -> bool:
+                    return await scene.epp.metric("epp_endpoint_drain_cut_requests_total") == 1
+
+                await wait_until(is_cut, "the stream of the client that left to count as cut")
+                scene.open_gates()
+                await asyncio.gather(*whole)
+        await scene.epp.wait_idle()
+        _, text = await scene.epp.get("/api/v1/drains")
+        (drain,) = msgspec.json.decode(text)["drains"]
+        assert (drain["endpoint"], drain["in_flight_requests"], drain["cut_requests"]) == (server.endpoint, 2, 1)
+        assert (drain["seen_by"], drain["late_picks"], drain["last_pick_s"], drain["over"]) == ("call", 0, 0, False)
+        assert drain["last_stream_s"] > 0
+        assert await scene.epp.metric("epp_recommended_min_wait_seconds") == 1
+        await call(scene.epp, "POST", server.endpoint, "undrain")
+        assert await scene.epp.metric("epp_endpoint_drain_seconds_count", phase="last_stream") == 1
 
 
 async def test_a_mark_to_keep_ends_by_itself() -> None:

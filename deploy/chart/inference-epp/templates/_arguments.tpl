@@ -18,6 +18,12 @@
 - --ha-enable-leader-election
 {{- end }}
 - --drain-timeout={{ $epp.drain.timeoutSeconds }}s
+{{- with include "epp.replicasService" . }}
+- --peers-dns={{ . }}:9090
+{{- end }}
+{{- if $epp.adminToken.secretName }}
+- --admin-token-file=/etc/epp/admin/token
+{{- end }}
 {{- with include "epp.configFile" . }}
 - --config-file=/etc/epp/config/{{ . }}
 {{- end }}

@@ -3,6 +3,11 @@
 {{ .Release.Name | trunc 40 | trimSuffix "-" }}-epp
 {{- end -}}
 
+{{/* Name of the Service by which the replicas find one another; "" with one. */}}
+{{- define "epp.replicasService" -}}
+{{- if gt (int .Values.inferenceExtension.replicas) 1 }}{{ include "epp.name" . }}-replicas{{ end }}
+{{- end -}}
+
 {{- define "epp.serviceAccount" -}}
 {{ .Values.serviceAccount.name | default (include "epp.name" .) }}
 {{- end -}}

@@ -11,6 +11,9 @@
 {{- if $epp.tls.clientCaSecretName -}}
 {{- $mounts = append $mounts (dict "name" "client-ca" "mountPath" "/etc/epp/client-ca" "readOnly" true) -}}
 {{- end -}}
+{{- if $epp.adminToken.secretName -}}
+{{- $mounts = append $mounts (dict "name" "admin-token" "mountPath" "/etc/epp/admin" "readOnly" true) -}}
+{{- end -}}
 {{- if .Values.standaloneEnvoy.enabled -}}
 {{- $mounts = append $mounts (dict "name" "socket" "mountPath" "/run/epp") -}}
 {{- end -}}
@@ -31,6 +34,9 @@ volumeMounts:
 {{- end -}}
 {{- if $epp.tls.clientCaSecretName -}}
 {{- $volumes = append $volumes (dict "name" "client-ca" "secret" (dict "secretName" $epp.tls.clientCaSecretName "items" (list (dict "key" "ca.crt" "path" "ca.crt")))) -}}
+{{- end -}}
+{{- if $epp.adminToken.secretName -}}
+{{- $volumes = append $volumes (dict "name" "admin-token" "secret" (dict "secretName" $epp.adminToken.secretName "items" (list (dict "key" "token" "path" "token")))) -}}
 {{- end -}}
 {{- if .Values.standaloneEnvoy.enabled -}}
 {{- $volumes = append $volumes (dict "name" "socket" "emptyDir" (dict "medium" "Memory" "sizeLimit" "1Mi")) -}}
