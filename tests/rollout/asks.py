@@ -26,11 +26,13 @@ class Ask:
         prompt_bytes: Size of its prompt.
         tokens: Length of the answer.
         number: From 0; prompts of different numbers have nothing in common.
+        model: What it asks for; a simulated server has it under any name.
     """
 
     prompt_bytes: int
     tokens: int
     number: int = 0
+    model: str = MODEL
 
     @property
     def takes_s(self) -> float:
@@ -41,7 +43,7 @@ class Ask:
         """The JSON of the request."""
         words = f"{self.number:08} " + string.ascii_lowercase * (self.prompt_bytes // len(string.ascii_lowercase) + 1)
         document = {
-            "model": MODEL, "prompt": words[: self.prompt_bytes], "max_tokens": self.tokens, "ignore_eos": True, "stream": True,
+            "model": self.model, "prompt": words[: self.prompt_bytes], "max_tokens": self.tokens, "ignore_eos": True, "stream": True,
         }  # fmt: skip
         return msgspec.json.encode(document)
 

@@ -1,8 +1,10 @@
 """Model servers, endpoint pickers and a real Envoy that can each be killed under load."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import msgspec
 
@@ -11,16 +13,20 @@ from epp.sim.config import SimConfig
 from epp.sim.server import SimServer
 from tests.flows.harness import PATIENCE_S, EppProcess, start_envoy, wait_until
 from tests.kubernetes.server_process import unused_port
-from tests.rollout.asks import MODEL, TOKENS_PER_S, plan_asks
+from tests.rollout.asks import MODEL, TOKENS_PER_S, Ask, plan_asks
 from tests.rollout.engines import MANNERS
 from tests.rollout.load import Load
 from tests.rollout.pod import Pod
 from tests.rollout.practice import QUICK
 from tests.rollout.scene import pod_arguments
+from tests.rollout.tally import Ending
 
 ENGINE = "llamacpp"
-"""Its answers have no byte before the first token, so that a request that waits in its queue has no answer yet."""
-PACE = replace(QUICK, largest_prompt_bytes=20_000)  # larger than what Envoy keeps for a retry would be another question
+"""Its answers have no byte before the first token, so that a request whose prompt is being read has no answer yet."""
+PREFILL_TOKENS_PER_S = 1000.0
+PACE = replace(QUICK, largest_prompt_bytes=4_000)
+SLOW = Ask(24_000, 10, model="slow")
+"""Its answer begins after six seconds, and it is known by its model in the list of picks."""
 _EPP_HEALTHY = "cluster.endpoint_picker.membership_healthy"
 
 
@@ -68,12 +74,12 @@ class CrashScene:
 
 
 @asynccontextmanager
-async def start_crash_scene(*, pickers: int = 1, slots: int = 64) -> AsyncIterator[CrashScene]:
-    """Three model servers that work on `slots` requests at once, and so many endpoint pickers that know them."""
+async def start_crash_scene(*, pickers: int = 1) -> AsyncIterator[CrashScene]:
+    """Three model servers, and so many endpoint pickers that know them."""
     async with AsyncExitStack() as stack:
-        arguments = [*pod_arguments(ENGINE), "--slots", str(slots)]
+        arguments = [*pod_arguments(ENGINE), "--prefill-rate", str(PREFILL_TOKENS_PER_S)]
         pods = [Pod(f"{ENGINE}-{number}", arguments, probe=MANNERS[ENGINE].probe) for number in range(PACE.pods - 1)]
-        near = await stack.enter_async_context(SimServer(near_config(slots)))
+        near = await stack.enter_async_context(SimServer(near_config()))
         for pod in pods:
             await stack.enter_async_context(pod)
         for pod in pods:
@@ -88,24 +94,42 @@ async def start_crash_scene(*, pickers: int = 1, slots: int = 64) -> AsyncIterat
         yield scene
 
 
-def near_config(slots: int) -> SimConfig:
+def near_config() -> SimConfig:
     """The server in this process, like the others."""
     return SimConfig(
-        engine=ENGINE, name="near", slots=slots, kv_blocks=100_000, prefill_tokens_per_s=1e6, decode_tokens_per_s=TOKENS_PER_S,
-        served_model_names=(MODEL,), stream_interval_s=0.1,
-    )  # fmt: skip
+        engine=ENGINE,
+        name="near",
+        slots=64,
+        kv_blocks=100_000,
+        prefill_tokens_per_s=PREFILL_TOKENS_PER_S,
+        decode_tokens_per_s=TOKENS_PER_S,
+        served_model_names=(MODEL,),
+        stream_interval_s=0.1,
+    )
 
 
-async def until_waiting(picker: EppProcess, address: str, count: int) -> None:
-    """Wait until so many requests wait in the queue of a model server."""
+async def send_slow(load: Load, picker: EppProcess, address: str) -> list[asyncio.Task[Ending]]:
+    """Send slow requests one after another until one has been picked for this server; it has no answer for some seconds."""
+    sent: list[asyncio.Task[Ending]] = []
+    picked: list[str] = []
 
-    async def are_waiting() -> bool:
-        return (await picker.number(address, "waiting_requests") or 0) >= count
+    async def is_picked() -> bool:
+        picked[:] = [pick["endpoints"][0] for pick in await picks(picker) if pick["model"] == SLOW.model]
+        return len(picked) == len(sent)
 
-    await wait_until(are_waiting, f"{count} requests in the queue of {address}", 4 * PATIENCE_S)
+    while address not in picked:
+        sent.append(asyncio.create_task(load.send(replace(SLOW, number=10**6 + len(sent)))))
+        await wait_until(is_picked, f"a pick for slow request {len(sent)}", 4 * PATIENCE_S)
+    return sent
+
+
+async def picks(picker: EppProcess) -> list[dict[str, Any]]:
+    """The last thousand decisions."""
+    _, page = await picker.get("/api/v1/picks?limit=1000")
+    made: list[dict[str, Any]] = msgspec.json.decode(page)["picks"]
+    return made
 
 
 async def first_picks(picker: EppProcess, address: str) -> int:
-    """How many of the last thousand picks named this endpoint first."""
-    _, page = await picker.get("/api/v1/picks?limit=1000")
-    return sum(pick["endpoints"][:1] == [address] for pick in msgspec.json.decode(page)["picks"])
+    """How many of them named this server first."""
+    return sum(pick["endpoints"][:1] == [address] for pick in await picks(picker))

@@ -11,11 +11,10 @@ import click
 from epp.errors import EppError
 from tests.bench.table import columns
 from tests.flows.harness import EppProcess, wait_until
-from tests.rollout.crash_scene import CrashScene, first_picks, start_crash_scene, until_waiting
+from tests.rollout.crash_scene import CrashScene, first_picks, send_slow, start_crash_scene
 from tests.rollout.load import Failure, Load
 from tests.rollout.tally import Ending, Tally
 
-SLOTS_OF_BUSY_SERVERS = 4
 RETRIED = "cluster.model_servers.upstream_rq_retry_success"
 HUNG = "TimeoutError"
 
@@ -53,37 +52,39 @@ class Crash:
 
 
 async def server_killed() -> Crash:
-    """SIGKILL of one of three busy model servers."""
-    async with start_crash_scene(slots=SLOTS_OF_BUSY_SERVERS) as scene:
+    """SIGKILL of one of three model servers, which gives answers and has not begun others."""
+    async with start_crash_scene() as scene:
         dead = scene.pods[0]
         async with scene.load() as load:
-            await _until_busy(scene, load, dead.name, str(dead.address))
+            slow = await _until_at_work(scene, load, dead.name, str(dead.address))
             await dead.crash()
-            after = await _after_the_loss(scene, load, dead.name, str(dead.address))
+            after = await _after_the_loss(scene, load, dead.name, str(dead.address), slow)
     return _lost_server("a model server is killed", load, dead.name, after)
 
 
 async def network_cut() -> Crash:
-    """One of three busy model servers works on and cannot be reached: its connections are reset, new ones refused."""
-    async with start_crash_scene(slots=SLOTS_OF_BUSY_SERVERS) as scene:
+    """One of three model servers works on and cannot be reached: its connections are reset, new ones refused."""
+    async with start_crash_scene() as scene:
         server = scene.near
         async with scene.load() as load:
-            await _until_busy(scene, load, server.name, server.address)
+            slow = await _until_at_work(scene, load, server.name, server.address)
             server.close_listeners()
             server.cut_connections()
-            after = await _after_the_loss(scene, load, server.name, server.address)
+            after = await _after_the_loss(scene, load, server.name, server.address, slow)
             await server.reopen_listeners()
             await load.until_streams(server.name, left_s=0.0)  # it has its share again
     return _lost_server("a model server cannot be reached", load, server.name, after)
 
 
-async def _until_busy(scene: CrashScene, load: Load, name: str, address: str) -> None:
-    """It gives answers, and others wait in its queue."""
-    await load.until_streams(name, left_s=1.0)
-    await until_waiting(scene.pickers[0], address, 2)
+async def _until_at_work(scene: CrashScene, load: Load, name: str, address: str) -> list[asyncio.Task[Ending]]:
+    """It gives answers, and has a slow request, whose answer has not begun; the slow requests."""
+    await load.until_streams(name, left_s=2.0)
+    return await send_slow(load, scene.pickers[0], address)
 
 
-async def _after_the_loss(scene: CrashScene, load: Load, name: str, address: str) -> AfterLoss:
+async def _after_the_loss(
+    scene: CrashScene, load: Load, name: str, address: str, slow: Iterable[asyncio.Task[Ending]]
+) -> AfterLoss:
     """Wait until a lost server is avoided, and for some load without it."""
     (picker,) = scene.pickers
     await wait_until(lambda: not load.streams_of(name), "every answer of the lost server to end")
@@ -95,6 +96,7 @@ async def _after_the_loss(scene: CrashScene, load: Load, name: str, address: str
     before = await first_picks(picker, address)
     await load.more(20)
     later = await first_picks(picker, address) - before
+    await asyncio.gather(*slow)
     retried = (await scene.envoy.stats(RETRIED)).get(RETRIED, 0)
     return AfterLoss(picks=later, retried_requests=retried)
 
@@ -131,7 +133,7 @@ async def only_picker_killed() -> Crash:
 
             await wait_until(has_picked, "the new picker to be asked")
             await load.more(10)
-    window = [failure.failed_at_s for failure in load.failures if failure.ending is Ending.LOST]
+    window = [failure.failed_at_s for failure in load.failures]
     facts = (
         f"requests failed for {max(window, default=killed_at_s) - killed_at_s:.2f} s",
         f"Envoy noticed after {noticed_at_s - killed_at_s:.2f} s",
