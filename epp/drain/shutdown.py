@@ -88,7 +88,7 @@ VLLM = EngineShutdown(
     title="vLLM",
     port=8000,
     at_sigterm=AtSigterm.LOST,
-    running="get no answer any more: 6 of 6 stayed open without one (0.32, --shutdown-timeout 0, which is the default)",
+    running="get no answer any more (seen: 6 of 6, with the default --shutdown-timeout of 0)",
     arriving="is refused; with --shutdown-timeout it is answered 500 within 10 ms while /health still says 200",
     deadline=DeadlineFlag(name="--shutdown-timeout", default_s=0.0),
     end_s=20.0,
@@ -153,7 +153,7 @@ TRITON = EngineShutdown(
     page_lag_s=0.1,
     tools=("curl", "python3", "bash", "awk"),
     sources=(
-        "read: triton-inference-server/server src/http_server.cc (Stop), src/triton_signal.cc",
+        "read: triton-inference-server/server src/http_server.cc (Stop), src/triton_signal.cc, pull request 6986",
         "read: triton-inference-server/server src/command_line_parser.cc (exit-timeout-secs 30)",
         "read: triton-inference-server/server build.py (python3, curl on Ubuntu)",
     ),
@@ -235,7 +235,7 @@ NIM = EngineShutdown(
     end_s=25.0,
     tools=("python3", "bash"),
     sources=(
-        "read: docs.nvidia.com/nim/large-language-models: Architecture (a proxy and vLLM), Environment Variables",
+        "read: docs.nvidia.com/nim/large-language-models: Architecture (a proxy and vLLM, or SGLang), Environment Variables",
         "an estimate: vLLM's end and 5 s for the proxy before it; python3 and bash",
     ),
 )
