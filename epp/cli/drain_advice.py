@@ -10,8 +10,8 @@ import click
 from epp.cli.kind_type import KindType
 from epp.config import kinds
 from epp.config.kinds import Kind
-from epp.drain.advice import DEFAULT_IDLE_SAMPLES, DEFAULT_INTERVAL_S, DEFAULT_MIN_WAIT_S, Advice, Need, Present, advise
-from epp.drain.losses import losses
+from epp.drain.advice import DEFAULT_IDLE_SAMPLES, DEFAULT_INTERVAL_S, DEFAULT_MIN_WAIT_S, Advice, Need, advise
+from epp.drain.losses import Present, losses
 from epp.drain.shutdown import ENGINES, EngineShutdown
 from epp.errors import ConfigError
 from epp.scrape.catalog import EngineCatalog
@@ -94,7 +94,7 @@ def print_advice(
         return _refuse(error.problems)
     if lost := losses(need, present):
         return _refuse(lost)
-    advice = advise(need, present)
+    advice = advise(need)
     print(_as_json(need, advice) if output_format == "json" else "\n".join(_as_text(need, advice)))
     return 0
 

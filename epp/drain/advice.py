@@ -50,27 +50,6 @@ class Need:
         return self.min_wait_s + self.slowest_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Present:
-    """What is there now; None is what nobody has said.
-
-    Attributes:
-        grace_s: `terminationGracePeriodSeconds`.
-        sleep_s: What the preStop hook sleeps, 0 being no hook at all; None when the hook is `epp drain`.
-        max_wait_s: The longest that `epp drain` waits.
-        deadline_s: The engine's own deadline for running requests after SIGTERM.
-    """
-
-    grace_s: float | None = None
-    sleep_s: float | None = None
-    max_wait_s: float | None = None
-    deadline_s: float | None = None
-
-    def covers(self, need: Need) -> bool:
-        """Whether the hook lasts until the last request has ended."""
-        return self.sleep_s is None or self.sleep_s >= need.last_request_s
-
-
 @dataclass(frozen=True, slots=True)
 class Setting:
     """One thing to set.
@@ -104,12 +83,8 @@ class Advice:
     remarks: tuple[str, ...]
 
 
-def advise(need: Need, present: Present = Present()) -> Advice:
-    """What to set, so that no request that takes up to `need.slowest_s` is lost.
-
-    Args:
-        present: What is there now, for the remarks; `losses` says what is wrong with it.
-    """
+def advise(need: Need) -> Advice:
+    """What to set, so that no request that takes up to `need.slowest_s` is lost."""
     engine = need.engine
     max_wait_s = math.ceil(need.last_request_s + need.confirm_s + SLACK_S)
     deadline_s = None if engine.deadline is None else math.ceil(need.slowest_s + DEADLINE_MARGIN_S)
@@ -120,7 +95,7 @@ def advise(need: Need, present: Present = Present()) -> Advice:
         grace_s=grace_s,
         deadline_s=deadline_s,
         settings=tuple(_settings(need, max_wait_s, grace_s, deadline_s)),
-        remarks=tuple(_remarks(need, present, deadline_s)),
+        remarks=tuple(_remarks(need)),
     )
 
 
@@ -188,7 +163,7 @@ def _why_the_hook(need: Need, max_wait_s: int) -> str:
     )
 
 
-def _remarks(need: Need, present: Present, advised_s: int | None) -> Iterator[str]:
+def _remarks(need: Need) -> Iterator[str]:
     engine = need.engine
     if not engine.has_load:
         yield f"{engine.title} tells no load: without --epp-url the hook waits --min-wait alone, and running requests are lost"
@@ -199,11 +174,6 @@ def _remarks(need: Need, present: Present, advised_s: int | None) -> Iterator[st
         yield f"{engine.title} {lag}; the hook believes in idle after {say(need.confirm_s)} of it"
     if need.min_wait_s <= ENVOY_IDLE_S:
         yield f"--min-wait {say(need.min_wait_s)} is no longer than the {say(ENVOY_IDLE_S)} that Envoy keeps idle connections"
-    if present.deadline_s is not None and present.deadline_s < need.slowest_s and present.covers(need):
-        yield (
-            f"--shutdown-timeout {say(present.deadline_s)} is shorter than the slowest request: only the hook protects what "
-            f"runs; {advised_s}s would be a second net"
-        )
 
 
 def say(seconds: float) -> str:

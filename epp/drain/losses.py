@@ -2,9 +2,31 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from epp.drain.advice import Need, Present, say
+from epp.drain.advice import Need, say
 from epp.drain.shutdown import AtSigterm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Present:
+    """What is there now; None is what nobody has said.
+
+    Attributes:
+        grace_s: `terminationGracePeriodSeconds`.
+        sleep_s: What the preStop hook sleeps, 0 being no hook at all; None when the hook is `epp drain`.
+        max_wait_s: The longest that `epp drain` waits.
+        deadline_s: The engine's own deadline for running requests after SIGTERM.
+    """
+
+    grace_s: float | None = None
+    sleep_s: float | None = None
+    max_wait_s: float | None = None
+    deadline_s: float | None = None
+
+    def covers(self, need: Need) -> bool:
+        """Whether the hook lasts until the last request has ended."""
+        return self.sleep_s is None or self.sleep_s >= need.last_request_s
 
 
 def losses(need: Need, present: Present) -> tuple[str, ...]:
@@ -32,21 +54,23 @@ def _hook_losses(need: Need, present: Present) -> Iterator[str]:
 
 
 def _deadline_losses(need: Need, present: Present) -> Iterator[str]:
-    engine = need.engine
-    if present.sleep_s is None or present.covers(need) or engine.at_sigterm is AtSigterm.FINISHED:
+    engine, flag, deadline_s, sleep_s = need.engine, need.engine.deadline, present.deadline_s, present.sleep_s
+    if engine.at_sigterm is AtSigterm.FINISHED or (sleep_s is not None and present.covers(need)):
         return
-    if engine.deadline is None:
+    because = "no hook waits for running requests, and"
+    if sleep_s is None:
+        because = "a hook that reaches neither picker nor metrics waits --min-wait alone, and"
+    elif flag is None:
         yield (
-            f"--pre-stop: expected hook or a sleep of at least {say(need.last_request_s)}, found {say(present.sleep_s)}: "
+            f"--pre-stop: expected hook or a sleep of at least {say(need.last_request_s)}, found {say(sleep_s)}: "
             f"{engine.title} has no flag that lets requests finish; at SIGTERM they {engine.running}"
         )
-        return
-    deadline_s = engine.deadline.default_s if present.deadline_s is None else present.deadline_s
-    if deadline_s < need.slowest_s:
-        source = ", the default" if present.deadline_s is None else ""
+    elif deadline_s is None:
+        deadline_s, because = flag.default_s, f"that is the default, {because}"
+    if flag is not None and deadline_s is not None and deadline_s < need.slowest_s:
         yield (
-            f"--shutdown-timeout: expected at least {say(need.slowest_s)} ({engine.deadline.name} of {engine.title}), found "
-            f"{say(deadline_s)}{source}: no hook waits for running requests, and at SIGTERM they {engine.running}"
+            f"--shutdown-timeout: expected at least {say(need.slowest_s)} ({flag.name} of {engine.title}), found "
+            f"{say(deadline_s)}: {because} at SIGTERM they {engine.running}"
         )
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from epp.drain.advice import Need, Present
-from epp.drain.losses import losses
+from epp.drain.advice import Need
+from epp.drain.losses import Present, losses
 from epp.drain.shutdown import ENGINES, LLAMACPP, OLLAMA, SGLANG, TGI, TRITON, VLLM, EngineShutdown
 
 SLOWEST_S = 120.0
@@ -34,7 +34,7 @@ def test_vllm_without_its_own_deadline_needs_a_hook_that_waits() -> None:
     (sentence,) = lost(VLLM, Present(sleep_s=10.0, grace_s=200.0))
 
     assert sentence.startswith(
-        "--shutdown-timeout: expected at least 120s (--shutdown-timeout of vLLM), found 0s, the default: "
+        "--shutdown-timeout: expected at least 120s (--shutdown-timeout of vLLM), found 0s: that is the default, "
     )
     assert lost(VLLM, Present(sleep_s=10.0, grace_s=200.0, deadline_s=120.0)) == []
     assert lost(VLLM, Present(grace_s=200.0)) == []
@@ -91,8 +91,18 @@ def test_a_hook_that_gives_up_before_the_slowest_request_has_ended_is_refused() 
     assert lost(VLLM, Present(max_wait_s=128.0)) == []
 
 
+@pytest.mark.parametrize("engine", [VLLM, TRITON, TGI, ENGINES["nim"]], ids=lambda engine: engine.name)
+def test_a_deadline_shorter_than_the_slowest_request_is_no_second_net(engine: EngineShutdown) -> None:
+    (sentence,) = lost(engine, Present(deadline_s=119.0))
+
+    assert sentence.startswith("--shutdown-timeout: expected at least 120s ")
+    assert "neither picker nor metrics" in sentence
+    assert lost(engine, Present(deadline_s=120.0)) == []
+    assert lost(engine, Present()) == []
+
+
 def test_a_long_sleep_needs_no_more_than_itself() -> None:
-    assert lost(VLLM, Present(sleep_s=125.0, grace_s=125.0)) == []
+    assert lost(VLLM, Present(sleep_s=125.0, grace_s=125.0, deadline_s=0.0)) == []
     assert flags(lost(VLLM, Present(sleep_s=125.0, grace_s=124.0))) == ["--grace"]
 
 
