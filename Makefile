@@ -10,6 +10,8 @@ PYTHON ?=
 STAMP := $(VENV)/.set-up
 # Tests without real Envoy run in this many processes.
 TEST_PROCESSES ?= 2
+# More for python -m tests.rollout, for example: make rollout ROLLOUT_ARGS='--engine vllm --times 10'
+ROLLOUT_ARGS ?=
 # More arguments for both runs of pytest, for example: make test PYTEST_ARGS='tests/pool -x'
 PYTEST_ARGS ?=
 
@@ -98,6 +100,11 @@ check-lock: $(STAMP)
 .PHONY: bench
 bench: $(STAMP) ## Measures CPU per request beside Envoy, latency, memory, decision time, changes of pods; prints a table, writes JSON.
 	@$(BIN)/python -m tests.bench
+
+.PHONY: rollout
+rollout: $(STAMP) ## Rolls pools of every engine under load, with the hook and without, then kills servers and pickers; prints tables.
+	@$(BIN)/python -m tests.rollout $(ROLLOUT_ARGS)
+	@$(BIN)/python -m tests.rollout.crashes
 
 .PHONY: generate
 generate: $(STAMP) ## Writes epp/pb anew from protos/.

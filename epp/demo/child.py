@@ -1,6 +1,7 @@
 """One child process of the demo, its log, and its end."""
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
@@ -98,7 +99,8 @@ class Child:
                 async with asyncio.timeout(patience_s):
                     await self._process.wait()
             except TimeoutError:
-                self._process.kill()
+                with contextlib.suppress(ProcessLookupError):  # it has ended at this moment
+                    self._process.kill()
         return _ending(await self._process.wait())
 
     async def gone(self) -> None:

@@ -1,0 +1,37 @@
+"""Whether a streamed answer is whole."""
+
+import re
+
+_TOKEN = re.compile(rb'"text":"(?!")')
+_END = b"data: [DONE]\n\n"
+
+
+class AnswerCheck:
+    """Reads an answer of /v1/completions piece by piece; a simulated server puts one token into each event.
+
+    Attributes:
+        tokens: How many have come, in events that are complete.
+    """
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self._rest = b""
+        self._ended = False
+        self._error: str | None = None
+
+    def feed(self, piece: bytes) -> None:
+        """The next piece of the body."""
+        *events, self._rest = (self._rest + piece).split(b"\n\n")
+        for event in events:
+            self.tokens += len(_TOKEN.findall(event))
+            self._ended = event + b"\n\n" == _END
+            if b'"error"' in event or b'"abort"' in event:
+                self._error = "an error in the stream"
+
+    def fault(self, tokens: int) -> str | None:
+        """What is wrong with it, now that it has ended, if `tokens` were asked for; None: nothing."""
+        if self._error is not None:
+            return self._error
+        if not self._ended or self._rest:
+            return "no end mark"
+        return None if self.tokens == tokens else f"{'fewer' if self.tokens < tokens else 'more'} tokens than asked for"
