@@ -11,7 +11,7 @@ from epp.drain.idle_watch import NoAnswer, PickerAnswer, Silent, Told, Unknown
 from epp.drain.picker_calls import PickerCalls
 from tests.fakes.metrics_server import Answer, MetricsServer
 from tests.fakes.picker_admin import PickerAdmin, picker_admin
-from tests.sim.process import PATIENCE_S
+from tests.patience import PATIENCE_S
 
 ENDPOINT = "10.0.0.1:8000"
 
