@@ -109,7 +109,7 @@ class Pick:
     def cut(self) -> None:
         """The answer ended in the middle, by the endpoint or by the client; releases."""
         endpoint = self._endpoint
-        self.release()
+        self.release(cut=True)
         if endpoint is not None:
             endpoint.cut(self._clock.monotonic_s(), self._pool.picks_total)
 

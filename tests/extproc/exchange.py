@@ -23,7 +23,7 @@ class FakePick:
     destination: str = DESTINATION
     choice: str = DESTINATION
     releases: int = 0
-    cut: bool = False
+    released_cut: bool = False
     statuses: list[int] = field(default_factory=list)
     served: list[str] = field(default_factory=list)
     progress: int = 0
@@ -44,7 +44,7 @@ class FakePick:
 
     def cut(self) -> None:
         self.cuts += 1
-        self.release()
+        self.release(cut=True)
 
     def answered(self, status: int) -> None:
         self.statuses.append(status)
@@ -53,7 +53,7 @@ class FakePick:
         self.progress += 1
 
     def release(self, *, cut: bool = False) -> None:
-        self.cut = self.cut or (cut and not self.releases)
+        self.released_cut = self.released_cut or (cut and not self.releases)
         self.releases += 1
 
 

@@ -343,7 +343,7 @@ def test_a_count_whose_response_did_not_end_is_given_back_as_cut() -> None:
         session.receive(ResponseHeaders({**OK, "content-type": "text/event-stream"}))
         session.receive(ResponseChunk(b"data: 1\n\n", end_of_stream=bench is whole))
         session.end(cancelled=False)
-    assert (whole.picks[0].cut, cut.picks[0].cut) == (False, True)
+    assert (whole.picks[0].released_cut, cut.picks[0].released_cut) == (False, True)
 
 
 def test_a_response_whose_end_marker_was_seen_is_a_success_whatever_comes_then() -> None:
