@@ -16,7 +16,8 @@ from epp.cli.drain import command
 from tests.fakes.metrics_server import Answer, MetricsServer
 from tests.fakes.picker_admin import PickerAdmin, picker_admin
 from tests.flows.epp_process import wait_until
-from tests.sim.process import PATIENCE_S, ROOT, SimProcess, sim_process
+from tests.patience import PATIENCE_S
+from tests.sim.process import ROOT, SimProcess, sim_process
 
 pytestmark = pytest.mark.flow
 

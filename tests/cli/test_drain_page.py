@@ -19,9 +19,9 @@ from epp.drain.standalone_page import requests_on as requests_by_python
 from epp.errors import ConfigError
 from epp.scrape.engines.page import PageFormat
 from tests.fakes.metrics_server import Answer, MetricsServer
+from tests.patience import PATIENCE_S
 from tests.scrape.engines.test_pages import PAGES
 from tests.scrape.pages import sample_page
-from tests.sim.process import PATIENCE_S
 from tests.tools import require_tool
 
 EXPOSITIONS = [name for name in PAGES if name.endswith(".txt") and sample_page(name)[:1] not in (b"[", b"{")]

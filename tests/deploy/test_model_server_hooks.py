@@ -13,7 +13,8 @@ from aiohttp import web
 from epp.drain.shutdown import ENGINES, EngineShutdown
 from tests.deploy.model_servers import EPP_URL
 from tests.deploy.test_model_servers import script
-from tests.sim.process import PATIENCE_S, SimProcess, sim_process
+from tests.patience import PATIENCE_S
+from tests.sim.process import SimProcess, sim_process
 from tests.tools import require_tool
 
 pytestmark = pytest.mark.flow

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.sim.process import PATIENCE_S
+from tests.patience import PATIENCE_S
 from tests.tools import require_tool
 
 SHELLS = ("dash", "bash", "busybox")
