@@ -14,6 +14,7 @@ COMMANDS = {
     "demo": "demo",
     "check-config": "check_config",
     "envoy-config": "envoy_config",
+    "drain": "drain",
 }
 """Name of each subcommand → its module."""
 

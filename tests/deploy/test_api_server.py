@@ -9,7 +9,18 @@ import pytest
 import pytest_asyncio
 
 from tests.deploy.choices import CHOICES
-from tests.deploy.rendering import CHART, EXAMPLES, KUSTOMIZE, LABELS, arguments_of, documents, kustomize, of_kind, render
+from tests.deploy.rendering import (
+    CHART,
+    DEPLOY,
+    EXAMPLES,
+    KUSTOMIZE,
+    LABELS,
+    arguments_of,
+    documents,
+    kustomize,
+    of_kind,
+    render,
+)
 from tests.flows.epp_process import EppProcess, wait_until
 from tests.kubernetes.api_client import ApiClient, ApiStatusError, path_of
 from tests.kubernetes.cluster import RealCluster
@@ -92,6 +103,11 @@ EXAMPLE_FILES = [file for file in sorted(EXAMPLES.glob("*.yaml")) if not file.na
 
 @pytest.mark.parametrize("file", EXAMPLE_FILES, ids=lambda file: file.stem)
 async def test_an_example_is_accepted(file: Path, cluster: RealCluster) -> None:
+    assert await refused(cluster, documents(file.read_text())) == []
+
+
+@pytest.mark.parametrize("file", sorted((DEPLOY / "model-servers").glob("*.yaml")), ids=lambda file: file.stem)
+async def test_a_model_server_is_accepted(file: Path, cluster: RealCluster) -> None:
     assert await refused(cluster, documents(file.read_text())) == []
 
 
