@@ -15,7 +15,7 @@ from tests.rollout.pod import Pod
 class EnginePod(Pod):
     """The kubelet's part is that of any pod; answers name no pod, so its name is for messages."""
 
-    start_s = 300.0
+    start_s = 900.0
 
     def __init__(self, name: str, server: RealServer) -> None:
         super().__init__(name, [], probe=MANNERS[server.engine].probe)

@@ -50,7 +50,7 @@ class Aftermath:
     def lines(self) -> list[str]:
         """For people."""
         streams = [f"{len(at)} × {kind} ({min(at):.1f} to {max(at):.1f} s)" for kind, at in sorted(self.streams.items())]
-        loads = ", ".join(f"{waiting}+{running}" for waiting, running in self.loads) or "-"
+        loads = ", ".join(f"{waiting or 0:g}+{running or 0:g}" for waiting, running in self.loads) or "-"
         return [
             f"  running and waiting: {'; '.join(streams)}",
             f"  arriving:            {_counted(self.arriving)}",
