@@ -6,7 +6,7 @@ import pytest
 from tests.engines.rollouts import roll_real
 from tests.engines.servers import LLAMACPP, SHUTDOWN_TIMEOUT, VLLM_CPU, RealServer
 from tests.rollout.hooks import KINDS
-from tests.rollout.practice import HOOK, PARTS, Practice
+from tests.rollout.practice import FIRST_SIGHT, HOOK, Practice
 from tests.rollout.scene import Rollout
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(1800)]
@@ -52,8 +52,8 @@ async def test_the_same_without_the_hook_loses_requests(server: RealServer, caps
 async def test_without_hook_and_first_sight_vllm_loses_requests_in_spite_of_its_timeout(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """What is running ends whole, but each that arrives is answered 500 until the picker leaves it out."""
-    rollout = await roll_real(VLLM_CPU.with_flags(*SHUTDOWN_TIMEOUT), Practice.without(PARTS))
+    """What is running ends whole, but what arrives is answered 500 until the picker has learnt that."""
+    rollout = await roll_real(VLLM_CPU.with_flags(*SHUTDOWN_TIMEOUT), Practice.without([HOOK, FIRST_SIGHT]))
     tell(rollout, capsys)
 
     assert rollout.tally.failed >= 1, str(rollout)

@@ -18,6 +18,7 @@ from epp.scrape.engines.engine import Engine
 from tests.engines.asks import EngineAsk
 from tests.engines.engine_pod import EnginePod
 from tests.engines.servers import RealServer
+from tests.rollout.answer_check import AnswerCheck
 from tests.rollout.load import PATH
 
 CLIENT_S = 120.0
@@ -130,23 +131,22 @@ class Watcher:
             return "broken", b""
 
     async def _stream(self, ask: EngineAsk) -> tuple[str, float]:
-        begun = False
-        ending = "cut"
+        check, body = AnswerCheck(), bytearray()
         try:
             async with self._session.post(self._pod.url + PATH, data=ask.body(), headers=_JSON) as response:
                 if response.status != 200:
                     return str(response.status), time.monotonic()
-                rest = b""
                 async for piece in response.content.iter_any():
-                    begun = True
-                    rest = rest[-200:] + piece
-            if rest.endswith(b"data: [DONE]\n\n"):
-                ending = "whole"
-            if reason := re.findall(rb'"finish_reason":"(abort|error)"', rest):
-                ending = reason[0].decode()
+                    check.feed(piece)
+                    body += piece
         except (aiohttp.ClientError, TimeoutError):
-            ending = "cut" if begun else "never answered"
-        return ending, time.monotonic()
+            return "cut" if body else "never answered", time.monotonic()
+        fault = check.fault(ask.tokens)
+        if fault is None:
+            return "whole", time.monotonic()
+        reasons = sorted({reason.decode() for reason in re.findall(rb'"finish_reason":"([a-z]+)"', body)})
+        after = "" if check.tokens else " without a token"
+        return f"200 with finish_reason {' '.join(reasons) or 'missing'}{after}", time.monotonic()
 
 
 _JSON = {"content-type": "application/json"}
