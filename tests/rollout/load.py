@@ -65,13 +65,16 @@ class Load:
         failures: Of each that was lost or cut.
     """
 
-    def __init__(self, url: str, asks: Iterator[Ask], *, rate_per_s: float, most_at_once: int = 100) -> None:
-        """`url` is where Envoy listens."""
+    def __init__(
+        self, url: str, asks: Iterator[Ask], *, rate_per_s: float, most_at_once: int = 100, server_header: str = SERVER_HEADER
+    ) -> None:
+        """`url` is where Envoy listens; `server_header` is the header of answers that names the model server."""
         self.tally = Tally()
         self.streams: set[OpenStream] = set()
         self.failures: list[Failure] = []
         self._url = url + PATH
         self._asks = asks
+        self._server_header = server_header
         self._pause_s = 1 / rate_per_s
         self._room = asyncio.Semaphore(most_at_once)
         self._stop = asyncio.Event()
@@ -138,9 +141,9 @@ class Load:
         try:
             headers = {"content-type": "application/json"}
             async with self._session.post(self._url, data=ask.body(), headers=headers) as response:
-                server = response.headers.get(SERVER_HEADER, "")
+                server = response.headers.get(self._server_header, "")
                 if response.status != 200:
-                    return Ending.LOST, await _refusal(response), server
+                    return Ending.LOST, _refusal(response, server), server
                 return *await self._read(response, ask, server), server
         except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
             return Ending.LOST, type(error).__name__, ""
@@ -161,8 +164,7 @@ class Load:
         return (Ending.CUT if stream.check.tokens else Ending.LOST), fault
 
 
-async def _refusal(response: aiohttp.ClientResponse) -> str:
+def _refusal(response: aiohttp.ClientResponse, server: str) -> str:
     reason = response.headers.get("x-epp-reason")
-    server = response.headers.get(SERVER_HEADER)
     who = f"the picker ({reason})" if reason else "a model server" if server else "Envoy"
     return f"{response.status} by {who}"

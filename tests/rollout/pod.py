@@ -1,4 +1,4 @@
-"""A pod with one simulated model server in it, and the kubelet that starts, probes and ends it."""
+"""A pod with one model server in it, simulated if nothing else is said, and the kubelet that starts, probes and ends it."""
 
 import asyncio
 import re
@@ -48,6 +48,8 @@ class Pod:
     """
 
     address: HostPort
+    start_s = START_S
+    """How long it may take to be ready."""
 
     def __init__(self, name: str, arguments: Sequence[str], *, probe: str, host: str = "127.0.0.1", port: int = 0) -> None:
         """`arguments` follow `epp sim`; `probe` is the path that answers 200 when it is ready."""
@@ -59,8 +61,7 @@ class Pod:
 
     async def __aenter__(self) -> Self:
         try:
-            await self._child.start(self._arguments)
-            self.address = HostPort.parse((await self._child.until_line(_LISTENING, START_S))[1])
+            self.address = await self._start(self._child)
         except BaseException:
             await self._leave()
             raise
@@ -93,7 +94,7 @@ class Pod:
                 except (aiohttp.ClientError, TimeoutError):
                     return False
 
-            await wait_until(is_ready, f"{self.name} to be ready", START_S)
+            await wait_until(is_ready, f"{self.name} to be ready", self.start_s)
 
     async def crash(self) -> None:
         """SIGKILL, and wait for the end."""
@@ -112,6 +113,11 @@ class Pod:
         hook_s = time.monotonic() - began_s
         ending = await self._child.terminate(max(grace_s - hook_s, SHORTEST_GRACE_S))
         return PodEnd(exit_code, log, hook_s, killed=ending == "SIGKILL")
+
+    async def _start(self, child: Child) -> HostPort:
+        """Start the server; where it listens, or is going to."""
+        await child.start(self._arguments)
+        return HostPort.parse((await child.until_line(_LISTENING, START_S))[1])
 
     async def _run_hook(
         self, grace_s: float, hook: Sequence[str | Path], variables: Mapping[str, str]

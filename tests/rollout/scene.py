@@ -1,11 +1,13 @@
 """A pool of one engine behind real Envoy, an endpoint picker and steady load; and one rollout of it."""
 
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from envoy_data_plane.envoy.config.bootstrap.v3 import Bootstrap
 
 from tests.flows.harness import EppProcess, start_envoy, wait_until
 from tests.kubernetes.cluster import RealCluster
@@ -79,9 +81,21 @@ async def roll_once(
 
 @asynccontextmanager
 async def start_pool(
-    engine: str, practice: Practice, pace: Pace, *, hook_kind: str = COMMAND, cluster: RealCluster | None = None
+    engine: str,
+    practice: Practice,
+    pace: Pace,
+    *,
+    hook_kind: str = COMMAND,
+    cluster: RealCluster | None = None,
+    pod_maker: Callable[[int], Pod] | None = None,
+    adapt: Callable[[Bootstrap], None] | None = None,
 ) -> AsyncIterator[tuple[Deployment, EppProcess, str]]:
-    """The pods, the picker, and where Envoy listens."""
+    """The pods, the picker, and where Envoy listens.
+
+    Args:
+        pod_maker: Makes the pods, by number; None: they are simulated servers.
+        adapt: May change Envoy's configuration.
+    """
     with tempfile.TemporaryDirectory(prefix="epp-rollout-") as name:
         folder = Path(name)
         members = await _membership(folder, engine, practice, pace, cluster)
@@ -102,10 +116,12 @@ async def start_pool(
                 return Pod(f"{engine}-{number}", arguments, probe=MANNERS[engine].probe, host=host, port=port)
 
             grace_s = pace.grace_for(practice)
-            async with Deployment(make_pod, members, hook=hook if practice.hook else no_hook, grace_s=grace_s) as deployment:
+            async with Deployment(
+                pod_maker or make_pod, members, hook=hook if practice.hook else no_hook, grace_s=grace_s
+            ) as deployment:
                 await deployment.scale_up(pace.pods)
                 await _until_ready(epp, deployment)
-                async with start_envoy(epp.grpc.port, original_dst=False) as envoy:
+                async with start_envoy(epp.grpc.port, original_dst=False, adapt=adapt) as envoy:
                     yield deployment, epp, f"http://{envoy.listener()}"
 
 

@@ -7,6 +7,7 @@ from tests.rollout.answer_check import AnswerCheck
 TOKEN = b'data: {"choices":[{"index":0,"text":"the ","finish_reason":null}]}\n\n'
 LAST = b'data: {"choices":[{"index":0,"text":"","finish_reason":"length"}]}\n\n'
 DONE = b"data: [DONE]\n\n"
+USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12}}\n\n'
 
 
 def fault_of(body: bytes, tokens: int, piece_bytes: int) -> str | None:
@@ -28,6 +29,9 @@ def fault_of(body: bytes, tokens: int, piece_bytes: int) -> str | None:
         (2 * TOKEN + LAST + DONE + TOKEN, 2, "no end mark"),
         (TOKEN + b'data: {"error":{"code":500}}\n\n' + DONE, 1, "an error in the stream"),
         (TOKEN + LAST.replace(b"length", b"abort") + DONE, 1, "an error in the stream"),
+        (2 * TOKEN + LAST + USAGE + DONE, 3, None),
+        (3 * TOKEN + LAST + USAGE + DONE, 4, "fewer tokens than asked for"),
+        (2 * TOKEN + LAST + USAGE + DONE, 2, "more tokens than asked for"),
         (b"", 1, "no end mark"),
     ],
 )
