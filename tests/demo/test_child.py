@@ -76,6 +76,6 @@ async def test_a_child_that_was_never_started_is_easy_to_end(child: Child) -> No
 async def test_any_program_can_be_a_child_with_the_variables_that_are_given_alone(child: Child) -> None:
     await child.run(["sh", "-c", "echo said $WORD, home ${HOME:-unset}"], {"PATH": "/usr/bin:/bin", "WORD": "so"})
 
-    await child.until_line(re.compile("said so, home unset"), LONG_S)
+    await child.until_line(re.compile("said so, home unset"), PATIENCE_S)
     assert child.pid is not None
-    assert await child.terminate(LONG_S) in {"exit code 0", "SIGTERM"}
+    assert await child.terminate(PATIENCE_S) in {"exit code 0", "SIGTERM"}
