@@ -145,7 +145,7 @@ call() { # method, URL, token; sets STATUS and BODY
   LIMIT=$((BEGAN + MAX_WAIT - NOW))
   if [ "$LIMIT" -gt "$CALL_LIMIT" ]; then LIMIT=$CALL_LIMIT; fi
   if [ "$LIMIT" -lt 10 ]; then LIMIT=10; fi
-  ANSWER=$(by_client "$1" "$2" "$(seconds "$LIMIT")" "$3" | head -c "$MOST_BYTES" | tr -d '\000')
+  ANSWER=$(by_client "$1" "$2" "$(seconds "$LIMIT")" "$3" 2>/dev/null | head -c "$MOST_BYTES" | tr -d '\000')
   BODY=
   STATUS=failed
   if [ "${#ANSWER}" -ge "$MOST_BYTES" ]; then return; fi # looking for its last line may take minutes

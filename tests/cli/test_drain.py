@@ -50,9 +50,9 @@ class DrainProcess:
 
 
 @asynccontextmanager
-async def drain_process(folder: Path, *arguments: str, log: bool = True, **environment: str) -> AsyncIterator[DrainProcess]:
+async def drain_process(folder: Path, *arguments: str, **environment: str) -> AsyncIterator[DrainProcess]:
     file = folder / "hook.log"
-    to = ["--log-file", str(file)] if log else []
+    to = [] if "--log-file" in arguments else ["--log-file", str(file)]
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "epp", "drain", *arguments, *to, cwd=ROOT, env={**os.environ, **environment},
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
@@ -221,7 +221,7 @@ async def test_a_log_that_nobody_empties_does_not_hold_the_hook(tmp_path: Path) 
             os.write(writer, bytes(4096))
     except BlockingIOError:
         pass
-    async with drain_process(tmp_path, *QUICK, "--log-file", str(fifo), log=False) as hook:
+    async with drain_process(tmp_path, *QUICK, "--log-file", str(fifo)) as hook:
         await hook.ends()
     os.close(reader)
     os.close(writer)

@@ -51,10 +51,10 @@ async def script_process(
 
 
 async def run_script(
-    script: str, folder: Path, shell: str, programs: Sequence[str], *, within_s: float = PATIENCE_S, **environment: str
+    script: str, folder: Path, shell: str, programs: Sequence[str], **environment: str
 ) -> tuple[int, str, str]:
     """Exit code, standard output and standard error."""
-    async with script_process(script, folder, shell, programs, **environment) as process, asyncio.timeout(within_s):
+    async with script_process(script, folder, shell, programs, **environment) as process, asyncio.timeout(PATIENCE_S):
         out, errors = await process.communicate()
         assert process.returncode is not None
         return process.returncode, out.decode(), errors.decode()

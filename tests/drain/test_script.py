@@ -95,10 +95,11 @@ async def test_it_waits_for_page_and_picker(shell: str, client: str, admin: Pick
             admin.in_flight = 0
             out, errors = await process.communicate()
 
-    assert (process.returncode, out, errors) == (0, b"", b"")
-    # busybox's wget shows no body beside 202, so the count is not known there
-    counted = "1" if client == "busybox-wget" else "3"
-    assert f"{admin.url} about {ENDPOINT}: {counted} requests" in log.read_text()
+    code: int | None = process.returncode
+    assert (code, out, errors) == (0, b"", b"")
+    # Some versions of busybox's wget show no body beside 202, so that the count is not known there.
+    counts = ("1", "3") if client == "busybox-wget" else ("3",)
+    assert any(f"{admin.url} about {ENDPOINT}: {count} requests" in log.read_text() for count in counts)
     assert log.read_text().endswith(": idle\n")
     assert admin.calls[0] == f"POST /api/v1/endpoints/{ENDPOINT}/drain?keep=600s"
 
