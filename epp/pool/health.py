@@ -51,6 +51,7 @@ class EndpointHealth:
         "_picks_at_probe",
         "_probe_pause_s",
         "_probed_at_s",
+        "_refused_at_s",
         "busy_in_row",
         "demoted_because",
         "failures_in_row",
@@ -67,6 +68,7 @@ class EndpointHealth:
         self._good_at_s = NEVER_S
         self._cut_at_s = NEVER_S
         self._heals_by_connection = False
+        self._refused_at_s = NEVER_S  # when scrapes of a failing one were refused last, until they are not
         self._lost_at_s = NEVER_S  # when the connection was lost that another one must heal
 
     def failed(self, why: str, now_s: float, picks: int, *, sent_at_s: float) -> None:
@@ -135,7 +137,7 @@ class EndpointHealth:
     def demote(self, why: str, now_s: float, picks: int | None = None) -> None:
         """Give it only probes from now on; without `picks` the first probe goes by time alone."""
         if self.demoted_because is None:
-            self._probe_pause_s = PROBE_PAUSE_S
+            self._probe_pause_s, self._refused_at_s = PROBE_PAUSE_S, NEVER_S
         self.demoted_because = why
         self._heals_by_connection = False
         self._probed_at_s = now_s
@@ -165,17 +167,21 @@ class EndpointHealth:
         return was_demoted
 
     def refused(self, now_s: float) -> None:
-        """It refuses the connections of scrapes."""
+        """It refuses the connections of scrapes. One that failed before must show by a probe that it is well, but later."""
         if self.demoted_because is None or self._heals_by_connection:
             self._note_failure(now_s)
             if self.demoted_because is not REFUSES:
                 self._demote_until_connected(REFUSES, now_s, None)
+        else:
+            self._refused_at_s = now_s
 
     def accepted(self, since_s: float) -> bool:
         """It took a connection that was begun at `since_s`. True if it was demoted until now for want of one.
 
         Not where that was only suspected of it: then nothing happened, and it has its share back at once.
         """
+        if since_s >= self._refused_at_s > NEVER_S:  # it may be another process
+            self._probe_pause_s, self._refused_at_s = PROBE_PAUSE_S, NEVER_S
         if self.demoted_because is None or not self._heals_by_connection or since_s < self._lost_at_s:
             return False
         was_suspected, self.demoted_because = self.demoted_because is CUT, None
@@ -184,7 +190,9 @@ class EndpointHealth:
     def probe_is_due(self, now_s: float, picks: int) -> bool:
         """Whether the next pick may try this demoted endpoint."""
         since_s = now_s - self._probed_at_s
-        if self.demoted_because is REFUSES:  # the next scrape that finds a connection restores it sooner
+        if (
+            self.demoted_because is REFUSES or self._refused_at_s > NEVER_S
+        ):  # the next scrape that finds a connection restores it sooner
             return since_s >= PROBE_REFUSING_EVERY_S
         if since_s >= PROBE_EVERY_S or self._picks_at_probe is None:
             return since_s >= PROBE_EVERY_S

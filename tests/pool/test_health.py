@@ -80,6 +80,18 @@ def test_connections_that_are_taken_do_not_excuse_failing_answers() -> None:
     assert health.demoted_because == "answered 500"
 
 
+def test_a_failing_one_that_stops_to_listen_is_hardly_probed_until_it_listens_again() -> None:
+    """A draining vLLM answers 500 to all that is new, then ends; its successor shows by a probe that it is well."""
+    health = EndpointHealth()
+    health.demote("answered 500", 0.0, 0)
+    health.refused(1.0)
+    assert not health.probe_is_due(59.0, 1000)
+    assert not health.accepted(0.9), "a scrape from before"
+    assert not health.probe_is_due(59.0, 1000)
+    assert not health.accepted(2.0)
+    assert health.probe_is_due(2.0, 1000)
+
+
 def test_a_good_answer_excuses_only_failures_of_requests_that_were_sent_before_it() -> None:
     """A draining vLLM finishes what it has with 200 while it answers everything new with 500."""
     health = EndpointHealth()
