@@ -77,18 +77,17 @@ class Pick:
         """Envoy says to which address it sent the request last, and how often it tried. True if that was not the choice.
 
         The count moves there if the pool knows the address; it does not where Envoy talks to the endpoints through
-        something else. Where it tried again, those named before that address have failed it.
+        something else. Where it tried again, those named first have failed it: one a try.
         """
         endpoint = self._endpoint
         if endpoint is None or address == endpoint.address or self._pool.find(EndpointAddress(address)) is None:
             return False
-        if attempts > 1:
-            for before in self.addresses:
-                if before == address:
-                    break
-                passed = self._pool.find(before)
-                if passed is not None:
-                    self._lost(passed, "failed a request that went on to another endpoint")
+        for before in self.addresses[: attempts - 1]:
+            if before == address:
+                break
+            passed = self._pool.find(before)
+            if passed is not None:
+                passed.passed_over(self._clock.monotonic_s(), self._pool.picks_total, picked_at_s=self._picked_at_s)
         return self.served_by(address)
 
     def answered(self, status: int) -> None:
@@ -100,11 +99,9 @@ class Pick:
 
     def lost_connection(self, why: str) -> None:
         """The endpoint refused the connection, or broke it off before its answer; `why` is for people."""
-        if self._endpoint is not None:
-            self._lost(self._endpoint, why)
-
-    def _lost(self, endpoint: Endpoint, why: str) -> None:
-        endpoint.lost_connection(why, self._clock.monotonic_s(), self._pool.picks_total, picked_at_s=self._picked_at_s)
+        endpoint = self._endpoint
+        if endpoint is not None:
+            endpoint.lost_connection(why, self._clock.monotonic_s(), self._pool.picks_total, picked_at_s=self._picked_at_s)
 
     def cut(self) -> None:
         """The answer ended in the middle, by the endpoint or by the client; releases."""

@@ -333,6 +333,40 @@ def test_a_retry_moves_the_count_and_tells_of_those_that_were_passed() -> None:
     pick.release()
 
 
+def test_each_try_blames_one_and_those_that_were_not_tried_are_not_to_blame() -> None:
+    """An address that Envoy does not know yet is passed over without a try, and Envoy's own choice may come third."""
+    clock = FakeClock()
+    pool = pool_of(4, clock)
+    pick = picker_of(pool, clock).pick(request(named=3))
+    (unnamed,) = (e for e in pool.ready if e.address not in pick.addresses)
+    assert pick.reached(unnamed.address, 2)
+    assert [e.address for e in pool.ready if e.health.demoted_because is not None] == [pick.addresses[0]]
+    pick.release()
+
+
+def test_busy_answers_that_were_repeated_elsewhere_are_no_failures() -> None:
+    clock = FakeClock()
+    pool = pool_of(2, clock)
+    picker = picker_of(pool, clock)
+    full, other = pool.ready
+    running = [picker.pick(request(named=2)) for _ in range(8)]
+    for pick in running:
+        pick.answered(200)
+    passes = 0
+    while passes < 10:
+        pick = picker.pick(request(named=2))
+        passes += pick.choice == full.address
+        pick.reached(other.address, 2)
+        pick.answered(200)
+        pick.release()
+        clock.advance(0.05)
+        for endpoint in (full, other):
+            tell(endpoint, clock, waiting_requests=0.0, running_requests=4.0)
+    assert full.health.demoted_because is None
+    for pick in running:
+        pick.release()
+
+
 def test_another_address_without_a_second_try_blames_nobody() -> None:
     clock = FakeClock()
     pool = pool_of(2, clock)

@@ -49,7 +49,7 @@ class EndpointLists:
         self._members: list[Member] = []
         self._serial = 0
         self._rendered: dict[tuple[str, ...], Response] = {}
-        self._refused_serial = 0
+        self._refused_because: str | None = None
         self._has_warned_of_names = False
 
     @property
@@ -117,9 +117,9 @@ class EndpointLists:
         return response
 
     def refused(self, response: Response, why: str) -> None:
-        """An Envoy does not take this list; of several that refuse it, the first is told of."""
-        if response.serial > self._refused_serial:
-            self._refused_serial = response.serial
+        """An Envoy does not take this list. A reason is told of once, however many refuse and however often."""
+        if why != self._refused_because:
+            self._refused_because = why
             self._log.warning("an Envoy refused the list of endpoints", nonce=response.nonce, reason=why[:LONGEST_REASON])
 
     def _look(self) -> None:
@@ -147,4 +147,4 @@ class EndpointLists:
             type_url=TYPE_URL,
             nonce=nonce,
         )
-        return Response(self._serial, nonce, message.SerializeToString())
+        return Response(nonce, message.SerializeToString())

@@ -32,12 +32,10 @@ class Response:
     """One list of endpoints, as it goes out.
 
     Attributes:
-        serial: Counts the lists of this process.
         nonce: By which the answer names it.
         message: A serialised `DiscoveryResponse`.
     """
 
-    serial: int
     nonce: str
     message: bytes
 
@@ -77,6 +75,7 @@ class Subscription:
         self._names: tuple[str, ...] = ()
         self._sent: Response | None = None
         self._is_answered = True
+        self._is_due = True  # the client is to be told even what is not new
 
     def receive(self, message: bytes) -> None:
         """One request came.
@@ -97,7 +96,10 @@ class Subscription:
             if why is not None and not self._is_answered:
                 self._source.refused(self._sent, why)
         self._is_answered = True
-        self._names = self._source.known(request.resource_names)
+        names = self._source.known(request.resource_names)
+        if not set(names) <= set(self._names):  # who asks again has forgotten what it was told
+            self._is_due = True
+        self._names = names
         self.update()
 
     def update(self) -> None:
@@ -105,8 +107,8 @@ class Subscription:
         if not self._names or not self._is_answered:
             return
         newest = self._source.current(self._names)
-        if newest is not None and (self._sent is None or newest.nonce != self._sent.nonce):
-            self._sent, self._is_answered = newest, False
+        if newest is not None and (self._is_due or self._sent is None or newest.nonce != self._sent.nonce):
+            self._sent, self._is_answered, self._is_due = newest, False, False
             self._send(newest.message)
 
     def close(self) -> None:

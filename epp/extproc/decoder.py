@@ -193,7 +193,7 @@ def _attribute_text(message: bytes, key: bytes, at: int) -> str | None:
     length, at = read_varint(message, at + 1)
     if at + length != stop:
         raise UnexpectedShapeError
-    return str(message[at:stop], "utf-8")
+    return str(message[at:stop], "utf-8", "replace")
 
 
 def _attribute_key(name: str) -> bytes:

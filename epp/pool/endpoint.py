@@ -248,6 +248,18 @@ class Endpoint:
         self.health.lost_connection(why, now_s, picks_total, sent_at_s=picked_at_s)
         self.ramps_up_from_s = now_s
 
+    def passed_over(self, now_s: float, picks_total: int, *, picked_at_s: float) -> None:
+        """A request that named it went on to the next one, and nobody says why; arguments as in `answered`.
+
+        The proxy could not connect, lost the connection, or was told "busy" and has retries for that.
+        """
+        why = "failed a request that went on to another endpoint"
+        if self._works_on_others():
+            self.health.passed_over(why, now_s, picks_total)
+            self.ramps_up_from_s = now_s
+        else:
+            self.lost_connection(why, now_s, picks_total, picked_at_s=picked_at_s)
+
     def cut(self, now_s: float, picks_total: int) -> None:
         """A running answer ended in the middle and is released already.
 

@@ -24,7 +24,9 @@ PROBE_REFUSING_EVERY_S = 60.0
 PROBE_EVERY_PICKS = 40
 """… or after this many picks, if that comes first …"""
 PROBE_PAUSE_S = 1.0
-"""… but not sooner than this after the last probe."""
+"""… but not sooner than this after the last probe, and after each probe in vain not sooner than after twice as long …"""
+LONGEST_PROBE_PAUSE_S = 8.0
+"""… up to this: a server that takes minutes to drain would else cost a request each second."""
 
 REFUSES = "refuses connections"
 CUT = "cut its running answers"
@@ -47,7 +49,9 @@ class EndpointHealth:
         "_heals_by_connection",
         "_lost_at_s",
         "_picks_at_probe",
+        "_probe_pause_s",
         "_probed_at_s",
+        "_refused_at_s",
         "busy_in_row",
         "demoted_because",
         "failures_in_row",
@@ -59,10 +63,12 @@ class EndpointHealth:
         self.demoted_because: str | None = None
         self._probed_at_s = 0.0
         self._picks_at_probe: int | None = None
+        self._probe_pause_s = PROBE_PAUSE_S
         self._failed_from_s = NEVER_S  # when the newest request that failed was sent: older ones excuse nothing
         self._good_at_s = NEVER_S
         self._cut_at_s = NEVER_S
         self._heals_by_connection = False
+        self._refused_at_s = NEVER_S  # when scrapes of a failing one were refused last, until they are not
         self._lost_at_s = NEVER_S  # when the connection was lost that another one must heal
 
     def failed(self, why: str, now_s: float, picks: int, *, sent_at_s: float) -> None:
@@ -105,6 +111,17 @@ class EndpointHealth:
         else:
             self._demote_until_connected(why, now_s, picks)
 
+    def passed_over(self, why: str, now_s: float, picks: int) -> None:
+        """A request went on from a server that seems to work on others: probes only, until it is well or a connection holds.
+
+        It may have lost its connection or said "busy", which the proxy keeps to itself; so however often, it is no failure.
+        Arguments as in `failed`.
+        """
+        if self.demoted_because is None:
+            self.busy(why, now_s, picks)
+        if self.demoted_because is None:
+            self._demote_until_connected(why, now_s, picks)
+
     def cut(self, now_s: float, picks: int, *, was_last: bool) -> None:
         """A running answer ended in the middle, which may also be a client that went away.
 
@@ -119,6 +136,8 @@ class EndpointHealth:
 
     def demote(self, why: str, now_s: float, picks: int | None = None) -> None:
         """Give it only probes from now on; without `picks` the first probe goes by time alone."""
+        if self.demoted_because is None:
+            self._probe_pause_s, self._refused_at_s = PROBE_PAUSE_S, NEVER_S
         self.demoted_because = why
         self._heals_by_connection = False
         self._probed_at_s = now_s
@@ -148,17 +167,21 @@ class EndpointHealth:
         return was_demoted
 
     def refused(self, now_s: float) -> None:
-        """It refuses the connections of scrapes."""
+        """It refuses the connections of scrapes. One that failed before must show by a probe that it is well, but later."""
         if self.demoted_because is None or self._heals_by_connection:
             self._note_failure(now_s)
             if self.demoted_because is not REFUSES:
                 self._demote_until_connected(REFUSES, now_s, None)
+        else:
+            self._refused_at_s = now_s
 
     def accepted(self, since_s: float) -> bool:
         """It took a connection that was begun at `since_s`. True if it was demoted until now for want of one.
 
         Not where that was only suspected of it: then nothing happened, and it has its share back at once.
         """
+        if since_s >= self._refused_at_s > NEVER_S:  # it may be another process
+            self._probe_pause_s, self._refused_at_s = PROBE_PAUSE_S, NEVER_S
         if self.demoted_because is None or not self._heals_by_connection or since_s < self._lost_at_s:
             return False
         was_suspected, self.demoted_because = self.demoted_because is CUT, None
@@ -167,13 +190,17 @@ class EndpointHealth:
     def probe_is_due(self, now_s: float, picks: int) -> bool:
         """Whether the next pick may try this demoted endpoint."""
         since_s = now_s - self._probed_at_s
-        if self.demoted_because is REFUSES:  # the next scrape that finds a connection restores it sooner
+        if (
+            self.demoted_because is REFUSES or self._refused_at_s > NEVER_S
+        ):  # the next scrape that finds a connection restores it sooner
             return since_s >= PROBE_REFUSING_EVERY_S
         if since_s >= PROBE_EVERY_S or self._picks_at_probe is None:
             return since_s >= PROBE_EVERY_S
-        return since_s >= PROBE_PAUSE_S and picks - self._picks_at_probe >= PROBE_EVERY_PICKS
+        return since_s >= self._probe_pause_s and picks - self._picks_at_probe >= PROBE_EVERY_PICKS
 
     def probed(self, now_s: float, picks: int) -> None:
         """A probe is on its way; the next one waits."""
+        if now_s - self._probed_at_s >= self._probe_pause_s:
+            self._probe_pause_s = min(2 * self._probe_pause_s, LONGEST_PROBE_PAUSE_S)
         self._probed_at_s = now_s
         self._picks_at_probe = picks

@@ -204,6 +204,30 @@ def test_who_wants_another_name_gets_it_and_who_wants_none_gets_nothing_more() -
     assert len(envoy.received) == 2
 
 
+def test_who_asks_again_after_it_wanted_none_is_told_though_nothing_changed() -> None:
+    """A cluster that was removed and added again waits for its list."""
+    lists = lists_of(pool_of(3))
+    envoy = asking(lists)
+    envoy.subscription.receive(ack(envoy.received[0], ()))
+    envoy.accept()
+    envoy.accept()
+    lists.tell()
+    assert len(envoy.received) == 2
+    assert endpoints(envoy.received[1]) == endpoints(envoy.received[0])
+
+
+def test_a_reason_to_refuse_is_told_of_once_however_often_the_pool_changes() -> None:
+    log, pool = Log(), pool_of(3)
+    lists = lists_of(pool, log)
+    envoy = asking(lists)
+    for step in range(50):
+        envoy.refuse("malformed")
+        drain(pool, 1 + step % 3)
+        lists.tell()
+    envoy.refuse("something else")
+    assert [fields["reason"] for _, fields in log.warnings] == ["malformed", "something else"]
+
+
 def test_a_version_is_the_same_at_every_replica() -> None:
     versions = [DiscoveryResponse.parse(asking(lists_of(pool_of(3))).received[0]).version_info for _ in range(2)]
     other = DiscoveryResponse.parse(asking(lists_of(pool_of(2))).received[0]).version_info

@@ -192,6 +192,21 @@ def test_what_stands_beside_the_response_is_the_same_whichever_way_it_is_read(
     assert as_plain(decode(data)) == as_plain(decode_by_classes(data))
 
 
+def test_an_attribute_that_is_no_utf_8_costs_no_request() -> None:
+    """The reason in the code details comes from the transport."""
+    event = decode(REAL.replace(b"via_upstream", b"via_upstrea\xff"))
+    assert isinstance(event, ResponseHeaders)
+    assert (event.origin, event.upstream) == (Origin.ENVOY, "127.0.0.1:43971")
+
+
+@pytest.mark.parametrize("value", [None, True, float("nan"), ["via_upstream"], {"a": "b"}])
+@pytest.mark.parametrize("key", ["response.code_details", "upstream.address", "upstream.request_attempt_count"])
+def test_an_attribute_of_another_type_is_as_if_it_were_not_there(key: str, value: object) -> None:
+    headers = ext_proc.HttpHeaders(headers=header_map((":status", b"503")))
+    message = ext_proc.ProcessingRequest(response_headers=headers, attributes={"f": _struct({key: value})})
+    assert decode(bytes(message)) == ResponseHeaders({":status": "503"})
+
+
 def test_a_cut_message_with_attributes_raises_nothing_but_a_message_error() -> None:
     for at in range(len(REAL)):
         with contextlib.suppress(MessageError):

@@ -29,6 +29,37 @@ def test_a_failed_probe_puts_the_next_one_off() -> None:
     assert health.probe_is_due(20.1, 1)
 
 
+def test_each_probe_in_vain_makes_the_pause_to_the_next_one_twice_as_long() -> None:
+    """A draining vLLM under much traffic answers 500 for minutes."""
+    health = EndpointHealth()
+    for _ in range(2):
+        health.demote("answered 500", 0.0, 0)
+        picks, at_s, probes = 0, 0.0, []
+        while at_s < 60.0:
+            at_s, picks = at_s + 0.1, picks + 1_000
+            if health.probe_is_due(at_s, picks):
+                health.probed(at_s, picks)
+                health.failed("answered 500", at_s, picks, sent_at_s=at_s)
+                probes.append(round(at_s))
+        assert probes == [1, 3, 7, 15, 23, 31, 39, 47, 55]
+        assert health.succeeded(100.0, sent_at_s=100.0)
+
+
+def test_passing_on_requests_is_no_failure_of_a_server_that_works_however_often() -> None:
+    """An overload is no death, also where the proxy repeats busy answers elsewhere."""
+    health = EndpointHealth()
+    health.succeeded(0.0, sent_at_s=0.0)
+    for step in range(10):
+        at_s = float(step) / 10
+        for _ in range(10):
+            health.passed_over("failed a request", at_s, 0)
+        assert health.demoted_because == "failed a request"
+        assert health.accepted(at_s + 0.05)
+    assert (health.failures_in_row, health.busy_in_row) == (0, 10)
+    health.passed_over("failed a request", 1.0, 0)
+    assert health.succeeded(1.1, sent_at_s=0.0), "an older request that ends well shows that it works"
+
+
 def test_one_that_refuses_connections_is_hardly_probed_by_requests() -> None:
     """Field report 13: a refused connection counts at once; the scrape sees when it listens again."""
     health = EndpointHealth()
@@ -47,6 +78,18 @@ def test_connections_that_are_taken_do_not_excuse_failing_answers() -> None:
     health.refused(1.0)
     assert not health.accepted(2.0)
     assert health.demoted_because == "answered 500"
+
+
+def test_a_failing_one_that_stops_to_listen_is_hardly_probed_until_it_listens_again() -> None:
+    """A draining vLLM answers 500 to all that is new, then ends; its successor shows by a probe that it is well."""
+    health = EndpointHealth()
+    health.demote("answered 500", 0.0, 0)
+    health.refused(1.0)
+    assert not health.probe_is_due(59.0, 1000)
+    assert not health.accepted(0.9), "a scrape from before"
+    assert not health.probe_is_due(59.0, 1000)
+    assert not health.accepted(2.0)
+    assert health.probe_is_due(2.0, 1000)
 
 
 def test_a_good_answer_excuses_only_failures_of_requests_that_were_sent_before_it() -> None:

@@ -19,9 +19,12 @@ class MaxScorePicker:
         ties = [e for e, total in zip(candidates, totals, strict=True) if total == best]
         if count == 1:
             return (ties[0] if len(ties) == 1 else self._rng.choice(ties),)
-        chosen = self._rng.sample(ties, min(count, len(ties)))
+        chosen = self._some(ties, count)
         while len(chosen) < count and len(chosen) < len(candidates):  # a few looks are quicker than a sorted large pool
-            best = max(total for total in totals if total < best)
+            best = max([total for total in totals if total < best])
             ties = [e for e, total in zip(candidates, totals, strict=True) if total == best]
-            chosen += self._rng.sample(ties, min(count - len(chosen), len(ties)))
+            chosen += self._some(ties, count - len(chosen))
         return tuple(chosen)
+
+    def _some(self, ties: list[Endpoint], count: int) -> list[Endpoint]:
+        return ties if len(ties) == 1 else self._rng.sample(ties, min(count, len(ties)))
