@@ -14,11 +14,12 @@ BODY = b'{"model": "m", "prompt": "x", "stream": true}'
 
 
 async def test_both_replicas_stop_picking_a_pod_at_its_deletion_mark(cluster: RealCluster) -> None:
+    """Field reports 1 and 78: the leader and the standby both pick, and both from what they see themselves."""
     async with start_servers(2) as servers:
         leaving, staying = servers
         await cluster.create_pool(POOL, LABELS, [leaving.port])
         await create_pods(cluster, servers)
-        arguments = pool_arguments(cluster)
+        arguments = pool_arguments(cluster, "--ha-enable-leader-election")
         async with (
             EppProcess(*arguments) as first_epp,
             EppProcess(*arguments) as second_epp,
