@@ -23,14 +23,25 @@ has() {
   command -v "$1" >/dev/null 2>&1
 }
 
-# Runs a program for at most so many seconds.
+# Runs a program for at most so many seconds; its exit code is 137 when they were too few. Not by `timeout`: that of busybox
+# leaves a process behind which holds the output open, for a second or, when it is old, for the whole time.
 within() {
-  if has timeout; then
-    timeout "$@"
-  else
-    shift
-    "$@"
-  fi
+  SECONDS_GIVEN=$1
+  shift
+  { "$@" <&5 5<&- & } 5<&0 # what runs in the background has no standard input of its own
+  CHILD=$!
+  (
+    trap 'kill "${NAP:-}"; exit' TERM
+    sleep "$SECONDS_GIVEN" &
+    NAP=$!
+    wait "$NAP"
+    kill -KILL "$CHILD"
+  ) </dev/null >/dev/null 2>&1 4>&- & # 4: where by_wget keeps its output, which would never end
+  GUARD=$!
+  { wait "$CHILD"; } 2>/dev/null
+  ENDED=$?
+  kill "$GUARD" 2>/dev/null
+  return "$ENDED"
 }
 
 # ── log: never waits for a pipe that is full ──
@@ -66,7 +77,7 @@ by_curl() { # method, URL, seconds, token
   case $? in
     0) ;;
     7) printf '\nrefused' ;;
-    28 | 124 | 137 | 143) printf '\nlate' ;;
+    28 | 137) printf '\nlate' ;;
     *) printf '\nfailed' ;;
   esac
 }
@@ -75,7 +86,7 @@ by_python3() {
   printf '%s' "$4" | within "$3" python3 -c "$PYTHON_CALL" "$1" "$2" "$3" "$MOST_BYTES" 2>/dev/null
   case $? in
     0) ;;
-    124 | 137 | 143) printf '\nlate' ;;
+    137) printf '\nlate' ;;
     *) printf '\nfailed' ;;
   esac
 }
@@ -85,7 +96,7 @@ by_bash() {
   case $? in
     0) ;;
     7) printf '\nrefused' ;;
-    124 | 137 | 143) printf '\nlate' ;;
+    137) printf '\nlate' ;;
     *) printf '\nfailed' ;;
   esac
 }
@@ -109,7 +120,7 @@ by_wget() {
   esac
   case $RESULT,$ANSWERED,$ERRORS in
     0,[0-9]*,* | *,[1345]??,* | *,20[1-9],*) printf '\n%s' "$ANSWERED" ;;
-    124,* | 137,* | 143,*) printf '\nlate' ;;
+    137,*) printf '\nlate' ;;
     *refused*) printf '\nrefused' ;;
     *) printf '\nfailed' ;;
   esac
@@ -145,6 +156,7 @@ call() { # method, URL, token; sets STATUS and BODY
   LIMIT=$((BEGAN + MAX_WAIT - NOW))
   if [ "$LIMIT" -gt "$CALL_LIMIT" ]; then LIMIT=$CALL_LIMIT; fi
   if [ "$LIMIT" -lt 10 ]; then LIMIT=10; fi
+  # A client whose page is cut by head may say so on standard error, since nobody ends it by SIGPIPE.
   ANSWER=$(by_client "$1" "$2" "$(seconds "$LIMIT")" "$3" 2>/dev/null | head -c "$MOST_BYTES" | tr -d '\000')
   BODY=
   STATUS=failed
@@ -175,42 +187,78 @@ silent_picker() { # number, name, HTTP status
   say_change "$1" "$2" "$WHY" "$WHY"
 }
 
+# Says that an endpoint drains and asks for the count; prints one line: number of the source and `told:REQUESTS`, `unknown:`,
+# `starting:` or `silent:STATUS`.
 ask_picker() { # number, URL, endpoint
-  NAME="$2 about $3"
   call POST "$2/api/v1/endpoints/$3/drain?keep=$KEEP" "$TOKEN"
-  if [ "$STATUS" = 404 ]; then
-    call GET "$2/readyz" ''
-    if [ "$STATUS" != 200 ]; then
-      WHY='it is not ready and does not know this endpoint yet'
-      say_change "$1" "$NAME" "$WHY" "$WHY"
-      eval "unknown_$1=0"
+  SAYS=silent:$STATUS
+  case $STATUS in
+    404)
+      call GET "$2/readyz" ''
+      SAYS=starting:
+      if [ "$STATUS" = 200 ]; then SAYS=unknown:; fi
+      ;;
+    200)
+      call GET "$2/api/v1/endpoints/$3/drained?timeout=0s" "$TOKEN"
+      case $STATUS in
+        200) SAYS=told:0 ;;
+        202)
+          COUNT=${BODY#*\"in_flight_requests\":}
+          COUNT=${COUNT# }
+          COUNT=${COUNT%%[!0-9]*}
+          case $COUNT in '' | 0 | ??????????*) COUNT=1 ;; esac # old wgets of busybox show no body beside 202
+          SAYS=told:$COUNT
+          ;;
+        *) SAYS=silent:$STATUS ;;
+      esac
+      ;;
+  esac
+  printf '%s\n' "$1:$SAYS"
+}
+
+hear_picker() { # number, name, what it says
+  case $3 in
+    unknown:)
+      eval "UNKNOWN=\$((\${unknown_$1:-0} + 1))"
+      eval "unknown_$1=\$UNKNOWN"
+      if [ "$UNKNOWN" -ge 2 ]; then eval "known_$1=yes"; fi # a count that was told before holds
+      WHY='it does not know this endpoint'
+      say_change "$1" "$2" "$WHY" "$WHY"
       return
-    fi
-    eval "unknown_$1=\$((\${unknown_$1:-0} + 1)) UNKNOWN=\$((\${unknown_$1:-0} + 1))"
-    if [ "$UNKNOWN" -ge 2 ]; then eval "known_$1=yes"; fi # a count that was told before holds
-    WHY='it does not know this endpoint'
-    say_change "$1" "$NAME" "$WHY" "$WHY"
-    return
-  fi
+      ;;
+    starting:)
+      WHY='it is not ready and does not know this endpoint yet'
+      say_change "$1" "$2" "$WHY" "$WHY"
+      ;;
+    told:*) told_by_picker "$1" "$2" "${3#told:}" ;;
+    *) silent_picker "$1" "$2" "${3#silent:}" ;;
+  esac
   eval "unknown_$1=0"
-  if [ "$STATUS" = 200 ]; then
-    call GET "$2/api/v1/endpoints/$3/drained?timeout=0s" "$TOKEN"
-    case $STATUS in
-      200)
-        told_by_picker "$1" "$NAME" 0
-        return
-        ;;
-      202)
-        COUNT=${BODY#*\"in_flight_requests\":}
-        COUNT=${COUNT# }
-        COUNT=${COUNT%%[!0-9]*}
-        case $COUNT in '' | 0 | ??????????*) COUNT=1 ;; esac
-        told_by_picker "$1" "$NAME" "$COUNT"
-        return
-        ;;
-    esac
-  fi
-  silent_picker "$1" "$NAME" "$STATUS"
+}
+
+# All at once: one that does not answer must not keep the others from hearing that this endpoint drains.
+ask_pickers() { # sets PICKERS
+  SAID_BY_PICKERS=$(
+    NUMBER=0
+    for PICKER in $PICKER_URLS; do
+      for ENDPOINT in $ENDPOINTS; do
+        NUMBER=$((NUMBER + 1))
+        ask_picker "$NUMBER" "$PICKER" "$ENDPOINT" &
+      done
+    done
+    wait
+  )
+  PICKERS=0
+  for PICKER in $PICKER_URLS; do
+    for ENDPOINT in $ENDPOINTS; do
+      PICKERS=$((PICKERS + 1))
+      SAYS=silent:failed
+      for EACH in $SAID_BY_PICKERS; do
+        if [ "${EACH%%:*}" = "$PICKERS" ]; then SAYS=${EACH#*:}; fi
+      done
+      hear_picker "$PICKERS" "$PICKER about $ENDPOINT" "$SAYS"
+    done
+  done
 }
 
 # ── the engine's page ──
@@ -415,14 +463,7 @@ wait_until_idle() {
       say "gives up after $(seconds "$AT") s, ${VERDICT:-nothing is known}"
       return
     fi
-    NUMBER_ASKED=0
-    for PICKER in $PICKER_URLS; do
-      for ENDPOINT in $ENDPOINTS; do
-        NUMBER_ASKED=$((NUMBER_ASKED + 1))
-        ask_picker "$NUMBER_ASKED" "$PICKER" "$ENDPOINT"
-      done
-    done
-    PICKERS=$NUMBER_ASKED
+    ask_pickers
     ask_page
     judge "$AT"
     now

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -50,11 +50,13 @@ class DrainProcess:
 
 
 @asynccontextmanager
-async def drain_process(folder: Path, *arguments: str, **environment: str) -> AsyncIterator[DrainProcess]:
+async def drain_process(
+    folder: Path, *arguments: str, log: bool = True, environment: Mapping[str, str] | None = None
+) -> AsyncIterator[DrainProcess]:
     file = folder / "hook.log"
-    to = [] if "--log-file" in arguments else ["--log-file", str(file)]
+    to = ["--log-file", str(file)] if log else []
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "epp", "drain", *arguments, *to, cwd=ROOT, env={**os.environ, **environment},
+        sys.executable, "-m", "epp", "drain", *arguments, *to, cwd=ROOT, env={**os.environ, **(environment or {})},
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
@@ -65,9 +67,9 @@ async def drain_process(folder: Path, *arguments: str, **environment: str) -> As
         await process.communicate()
 
 
-async def drain(folder: Path, *arguments: str, **environment: str) -> str:
+async def drain(folder: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> str:
     """The whole log."""
-    async with drain_process(folder, *arguments, **environment) as hook:
+    async with drain_process(folder, *arguments, environment=environment) as hook:
         return await hook.ends()
 
 
@@ -168,7 +170,7 @@ async def test_every_picker_is_told_of_every_endpoint(admin: PickerAdmin, tmp_pa
 
 
 async def test_the_endpoint_is_the_pods_address_with_the_servers_port(admin: PickerAdmin, tmp_path: Path) -> None:
-    await drain(tmp_path, "--epp-url", admin.url, "--url", "http://127.0.0.1:8123", *QUICK, POD_IP="10.9.8.7")
+    await drain(tmp_path, "--epp-url", admin.url, "--url", "http://127.0.0.1:8123", *QUICK, environment={"POD_IP": "10.9.8.7"})
 
     assert admin.calls[0].startswith("POST /api/v1/endpoints/10.9.8.7:8123/drain")
 
@@ -221,7 +223,7 @@ async def test_a_log_that_nobody_empties_does_not_hold_the_hook(tmp_path: Path) 
             os.write(writer, bytes(4096))
     except BlockingIOError:
         pass
-    async with drain_process(tmp_path, *QUICK, "--log-file", str(fifo)) as hook:
+    async with drain_process(tmp_path, *QUICK, "--log-file", str(fifo), log=False) as hook:
         await hook.ends()
     os.close(reader)
     os.close(writer)
@@ -257,7 +259,7 @@ async def test_a_bug_costs_no_more_than_the_answer(tmp_path: Path) -> None:
     (tmp_path / "aiohttp.py").write_text("raise RuntimeError('broken')\n")
     to = ("--epp-url", "http://127.0.0.1:1", "--endpoint", ENDPOINT)
 
-    log = await drain(tmp_path, *to, "--min-wait", "300ms", PYTHONPATH=str(tmp_path))
+    log = await drain(tmp_path, *to, "--min-wait", "300ms", environment={"PYTHONPATH": str(tmp_path)})
 
     assert "a bug of epp drain, which waits the minimum: RuntimeError: broken" in log
 
