@@ -5,19 +5,17 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from epp.cli.drain import command
+from tests.drain.both_hooks import drain_process
 from tests.fakes.metrics_server import Answer, MetricsServer
 from tests.fakes.picker_admin import PickerAdmin, picker_admin
-from tests.flows.epp_process import wait_until
-from tests.patience import PATIENCE_S
-from tests.sim.process import ROOT, SimProcess, sim_process
+from tests.sim.process import ROOT
 
 pytestmark = pytest.mark.flow
 
@@ -27,83 +25,16 @@ IDLE_PAGE = b"vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n"
 BUSY_PAGE = b"vllm:num_requests_running 2\nvllm:num_requests_waiting 1\n"
 
 
-class DrainProcess:
-    """A running `epp drain`."""
-
-    def __init__(self, process: asyncio.subprocess.Process, file: Path) -> None:
-        self.process = process
-        self._file = file
-
-    @property
-    def log(self) -> str:
-        return self._file.read_text() if self._file.exists() else ""
-
-    async def says(self, text: str) -> None:
-        await wait_until(lambda: text in self.log, f"the log to have {text!r}")
-
-    async def ends(self) -> str:
-        """Wait for the end, which must be with 0; the log."""
-        async with asyncio.timeout(PATIENCE_S):
-            out, errors = await self.process.communicate()
-        assert (self.process.returncode, errors.decode()) == (0, "")
-        return self.log + out.decode()
-
-
-@asynccontextmanager
-async def drain_process(
-    folder: Path, *arguments: str, log: bool = True, environment: Mapping[str, str] | None = None
-) -> AsyncIterator[DrainProcess]:
-    file = folder / "hook.log"
-    to = ["--log-file", str(file)] if log else []
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "epp", "drain", *arguments, *to, cwd=ROOT, env={**os.environ, **(environment or {})},
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    try:
-        yield DrainProcess(process, file)
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
-
-
 async def drain(folder: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> str:
     """The whole log."""
     async with drain_process(folder, *arguments, environment=environment) as hook:
         return await hook.ends()
 
 
-async def running_request(sim: SimProcess) -> AsyncGenerator[None, None]:
-    """Gives control when a streaming answer has begun; goes on for minutes unless it is closed."""
-    body = {"model": "sim-model", "prompt": "hello", "max_tokens": 10_000, "ignore_eos": True, "stream": True}
-    async with sim.client.post(sim.url + "/v1/completions", json=body) as response:
-        assert response.status == 200
-        await response.content.readany()
-        yield
-
-
 @pytest.fixture
 async def admin() -> AsyncIterator[PickerAdmin]:
     async with picker_admin() as admin:
         yield admin
-
-
-# The gauges of these are renewed at each step; of trtllm-serve only when a request ends, of LMDeploy each 10 s; Ollama has none.
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "triton-tensorrt-llm", "llamacpp", "tgi", "nim"])
-async def test_it_waits_for_a_busy_server_of_every_engine_and_ends_when_that_is_idle(engine: str, tmp_path: Path) -> None:
-    own_port = ("--metrics-port", "0") if engine == "triton-tensorrt-llm" else ()
-    async with sim_process("--engine", engine, "--decode-rate", "20", *own_port, lines=2 if own_port else 1) as sim:
-        pages = ("--metrics-url", sim.lines[1].removeprefix("metrics on ")) if own_port else ()
-        request = running_request(sim)
-        await anext(request)
-        async with drain_process(tmp_path, "--engine", engine, "--url", sim.url, *pages, *QUICK) as hook:
-            await hook.says("the engine's page: 1 requests")
-            assert hook.process.returncode is None
-            await request.aclose()
-            log = await hook.ends()
-
-        assert "the engine's page: no requests" in log
-        assert log.endswith(": idle\n")
 
 
 async def test_a_server_whose_page_lags_is_idle_only_after_its_lag(tmp_path: Path) -> None:
