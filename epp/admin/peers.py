@@ -28,6 +28,8 @@ SILENT_S = 30.0
 When nobody asked it for so long, that was no silence.
 """
 PEER_WAITS_AT_MOST_S = 10.0
+MARKS_MORE_S = 1.5
+"""Marks are asked for twice in a life, and nobody waits for the answer with a time limit of his own."""
 LEARN_AGAIN_AFTER_S = 45.0
 """By then the others have seen this replica in DNS, so that whatever comes later is told to it."""
 MAX_ANSWER_BYTES = 64 << 10
@@ -270,7 +272,7 @@ class Peers:
 
     async def _marks_of(self, peer: str) -> list[_Mark]:
         try:
-            said = await self._read(peer, "GET", "/api/v1/drains", {}, 0.0, _Marks, MAX_MARKS_BYTES)
+            said = await self._read(peer, "GET", "/api/v1/drains", {}, MARKS_MORE_S, _Marks, MAX_MARKS_BYTES)
         except _SilentError:
             return []
         if said.instance == self.instance:
@@ -301,7 +303,7 @@ class Peers:
                 status, body = await self._exchange(peer, method, path, query, most_bytes)
             said = msgspec.json.decode(body, type=kind)
         except TimeoutError:
-            problem = f"no answer within {self._timeout_s:g} s"
+            problem = f"no answer within {self._timeout_s + wait_s:g} s"
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             problem = "unreadable answer"
         except (ClientError, OSError) as error:
