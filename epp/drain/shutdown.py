@@ -170,8 +170,10 @@ LLAMACPP = EngineShutdown(
     metrics_flags=("--metrics",),
     tools=("curl", "bash", "awk"),
     sources=(
-        "seen: llama-server on CPU: running requests never get an answer, new connections are refused at once; idle, it ends "
-        "within 1 s",
+        (
+            "seen: llama-server on CPU: running requests never get an answer, new connections are refused at once; idle, "
+            "it ends within 1 s"
+        ),
         "read: ggml-org/llama.cpp tools/server/server.cpp (shutdown_handler)",
         "read: ggml-org/llama.cpp .devops/cuda.Dockerfile, target server (curl on Ubuntu, no Python)",
     ),
