@@ -33,6 +33,8 @@ MAX_TIMEOUT_S = 60.0
 DEFAULT_TIMEOUT_S = 30.0
 PEERS_ASKED_AGAIN_AFTER_S = 0.5
 """When a peer says at once that it is not idle (it has no place for one more that waits) or says nothing."""
+MAX_PASSED_ON = 64
+"""Calls at once, as many as the port has connections. Callers that hang up and call again may be more; they call again."""
 KEEP = kinds.duration(minimum_s=0.001)
 MAX_KEEP_S = 366 * 86_400.0
 """Who wants it for longer wants it for good."""
@@ -158,12 +160,17 @@ class DrainCalls:
         told = {"endpoint": endpoint.address, "state": state, "reason": endpoint.reason}
         if forwarded:
             return json_answer({**told, "in_flight_requests": endpoint.in_flight_requests})
-        # What was begun is told to all, also when the caller hangs up meanwhile.
-        task = asyncio.create_task(self._peers.call(action, endpoint.address, query))
+        peers = await self._pass_on(action, endpoint.address, query)
+        return json_answer({**told, **_counts(endpoint, peers)})
+
+    async def _pass_on(self, action: str, address: EndpointAddress, query: Mapping[str, str]) -> PeerAnswers:
+        """Tell all; what was begun goes on when the caller hangs up, so its number is limited here."""
+        if len(self._passing_on) >= MAX_PASSED_ON:
+            return self._peers.last_told(address)
+        task = asyncio.create_task(self._peers.call(action, address, query))
         self._passing_on.add(task)
         task.add_done_callback(self._passing_on.discard)
-        peers = await asyncio.shield(task)
-        return json_answer({**told, **_counts(endpoint, peers)})
+        return await asyncio.shield(task)
 
     async def _drained(self, request: web.Request, endpoint: Endpoint, forwarded: bool) -> web.Response:
         timeout_s = _duration(request, "timeout", kinds.DURATION, MAX_TIMEOUT_S)

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Annotated, Any, Protocol, Self, TypeVar
 
 import msgspec
-from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar
+from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 from structlog.typing import FilteringBoundLogger
 from yarl import URL
 
@@ -181,6 +181,9 @@ class Peers:
 
     async def __aenter__(self) -> Self:
         self._session = ClientSession(
+            # No limit: the port's connections and `DrainCalls` bound what is asked at once, and a drain call must not stand in
+            # line behind those that wait.
+            connector=TCPConnector(limit=0),
             timeout=ClientTimeout(total=None),
             auto_decompress=False,
             cookie_jar=DummyCookieJar(),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from epp.admin.drain_calls import MAX_KEEP_S
+from epp.admin.drain_calls import MAX_KEEP_S, MAX_PASSED_ON
 from epp.lifecycle import Phase
 from epp.pool.drain_marks import DrainMark
 from epp.pool.endpoint import EndpointSpec, endpoint_address
@@ -247,6 +247,24 @@ async def test_a_peer_that_never_answers_costs_its_time_limit_only() -> None:
         async with asyncio.timeout(PATIENCE_S):
             _, told = await call(admin, "POST", f"{OF_OWN}/drain")
     assert told["peers"][peer]["error"] == "no answer within 0.05 s"
+
+
+async def test_callers_that_hang_up_leave_a_limited_number_of_calls_under_way() -> None:
+    async def never(writer: asyncio.StreamWriter) -> None:
+        asked.append(writer)
+        await asyncio.Event().wait()
+
+    asked: list[asyncio.StreamWriter] = []
+    async with peer_that_answers(never) as peer, serving(replicas=[peer]) as admin:
+        admin.pool.sync([own()])
+        for number in range(1, MAX_PASSED_ON + 1):
+            _, writer = await asyncio.open_connection("127.0.0.1", admin.port)
+            writer.write(f"POST {OF_OWN}/drain HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+            await until(lambda so_many=number: len(asked) == so_many)
+            writer.close()
+        async with asyncio.timeout(PATIENCE_S):
+            status, told = await call(admin, "POST", f"{OF_OWN}/drain")
+    assert (status, told["peers"][peer]["error"], len(asked)) == (200, "not asked now", MAX_PASSED_ON)
 
 
 async def test_a_silent_peer_counts_with_its_last_word_for_a_while_and_is_dead_then() -> None:
