@@ -254,13 +254,16 @@ async def test_callers_that_hang_up_leave_a_limited_number_of_calls_under_way() 
         asked.append(writer)
         await asyncio.Event().wait()
 
+    async def heard(times: int) -> None:
+        await until(lambda: len(asked) == times)
+
     asked: list[asyncio.StreamWriter] = []
     async with peer_that_answers(never) as peer, serving(replicas=[peer]) as admin:
         admin.pool.sync([own()])
         for number in range(1, MAX_PASSED_ON + 1):
             _, writer = await asyncio.open_connection("127.0.0.1", admin.port)
             writer.write(f"POST {OF_OWN}/drain HTTP/1.1\r\nhost: x\r\n\r\n".encode())
-            await until(lambda so_many=number: len(asked) == so_many)
+            await heard(number)
             writer.close()
         async with asyncio.timeout(PATIENCE_S):
             status, told = await call(admin, "POST", f"{OF_OWN}/drain")
