@@ -59,6 +59,8 @@ from epp.telemetry.picker_metrics import Build
 
 NESTING_MAX = 20_000
 LOOK_EVERY_S = 1.0
+PEERS_NAMED_WITHIN_S = 2.0
+"""A name server that is slower than this does not keep a replica from its start; marks are asked for again later."""
 LOOKS_BETWEEN_SENDING_ELSEWHERE = 20
 """While it drains: about a second. A peer may come back here, as long as its list of replicas still has this one."""
 
@@ -228,7 +230,7 @@ class App:
     async def _learn_drains(self) -> None:
         """What other replicas were told to drain must not get the first requests of this one."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._settings.admin.peer_timeout_s):
+            async with asyncio.timeout(PEERS_NAMED_WITHIN_S):
                 await self._peers.asked()
         await self._peers.learn(self._pool)
 

@@ -15,6 +15,8 @@ from epp.pool.endpoint import EndpointAddress
 
 FORWARDED = "x-epp-forwarded"
 """A replica passes a call on; the value names the replica."""
+UNKNOWN_ENDPOINT = "unknown_endpoint"
+"""The code of the 404 that says that the pool has no such endpoint."""
 _SAME_SITE = frozenset({"same-origin", "none"})
 
 

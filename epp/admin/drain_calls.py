@@ -18,11 +18,12 @@ from aiohttp import web
 from structlog.typing import FilteringBoundLogger
 
 from epp.admin.answers import error_answer, json_answer
-from epp.admin.callers import FORWARDED, Callers, NotAllowedError, bearer, source_ip
+from epp.admin.callers import FORWARDED, UNKNOWN_ENDPOINT, Callers, NotAllowedError, bearer, source_ip
 from epp.admin.long_polls import LongPolls
 from epp.clock import Clock
 from epp.config import kinds
 from epp.config.kinds import Kind
+from epp.config.wording import quote
 from epp.errors import ConfigError
 from epp.pool.drain_marks import DrainMark
 from epp.pool.endpoint import Endpoint, EndpointAddress, endpoint_address
@@ -32,7 +33,11 @@ MAX_TIMEOUT_S = 60.0
 DEFAULT_TIMEOUT_S = 30.0
 PEERS_ASKED_AGAIN_AFTER_S = 0.5
 """When a peer says at once that it is not idle (it has no place for one more that waits) or says nothing."""
+MAX_PASSED_ON = 64
+"""Calls at once, as many as the port has connections. Callers that hang up and call again may be more; they call again."""
 KEEP = kinds.duration(minimum_s=0.001)
+MAX_KEEP_S = 366 * 86_400.0
+"""Who wants it for longer wants it for good."""
 
 
 class PeerAnswers(Protocol):
@@ -119,7 +124,7 @@ class DrainCalls:
                 _check_parameters(request, parameters)
                 endpoint = self._pool.find(address)
                 if endpoint is None:
-                    return error_answer(404, "unknown_endpoint", f"endpoint: expected one of the pool, found {address}")
+                    return error_answer(404, UNKNOWN_ENDPOINT, f"endpoint: expected one of the pool, found {address}")
                 return await call(request, endpoint, FORWARDED in request.headers)
             except NotAllowedError as error:
                 return error_answer(403, "not_allowed", str(error))
@@ -129,7 +134,7 @@ class DrainCalls:
         return handler
 
     async def _drain(self, request: web.Request, endpoint: Endpoint, forwarded: bool) -> web.Response:
-        keep_s = _duration(request, "keep", KEEP)
+        keep_s = _duration(request, "keep", KEEP, MAX_KEEP_S)
         now_s = self._clock.monotonic_s()
         before = endpoint.mark
         self._pool.mark(
@@ -139,7 +144,7 @@ class DrainCalls:
                 ends_at_s=None if keep_s is None else now_s + keep_s,
             ),
         )
-        if before is None:
+        if before is None and endpoint.mark is not None:  # one that has left takes none
             self._tell("drain call", request, endpoint, keep_s=keep_s, in_flight_requests=endpoint.in_flight_requests)
         query = {} if keep_s is None else {"keep": request.query["keep"]}
         return await self._answer_of_all("drain", "draining", endpoint, query, forwarded)
@@ -155,18 +160,21 @@ class DrainCalls:
         told = {"endpoint": endpoint.address, "state": state, "reason": endpoint.reason}
         if forwarded:
             return json_answer({**told, "in_flight_requests": endpoint.in_flight_requests})
-        # What was begun is told to all, also when the caller hangs up meanwhile.
-        task = asyncio.create_task(self._peers.call(action, endpoint.address, query))
-        self._passing_on.add(task)
-        task.add_done_callback(self._passing_on.discard)
-        peers = await asyncio.shield(task)
+        peers = await self._pass_on(action, endpoint.address, query)
         return json_answer({**told, **_counts(endpoint, peers)})
 
+    async def _pass_on(self, action: str, address: EndpointAddress, query: Mapping[str, str]) -> PeerAnswers:
+        """Tell all; what was begun goes on when the caller hangs up, so its number is limited here."""
+        if len(self._passing_on) >= MAX_PASSED_ON:
+            return self._peers.last_told(address)
+        task = asyncio.create_task(self._peers.call(action, address, query))
+        self._passing_on.add(task)
+        task.add_done_callback(self._passing_on.discard)
+        return await asyncio.shield(task)
+
     async def _drained(self, request: web.Request, endpoint: Endpoint, forwarded: bool) -> web.Response:
-        timeout_s = _duration(request, "timeout", kinds.DURATION)
+        timeout_s = _duration(request, "timeout", kinds.DURATION, MAX_TIMEOUT_S)
         timeout_s = DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s
-        if timeout_s > MAX_TIMEOUT_S:
-            raise _malformed("timeout", f"timeout: expected a duration of at most {MAX_TIMEOUT_S:g}s, found {timeout_s:g}s")
         with self._polls.place(forwarded=forwarded) as placed:
             wait_s = timeout_s if placed else 0.0
             told = {"endpoint": endpoint.address, "state": endpoint.state.value}
@@ -248,14 +256,17 @@ def _check_parameters(request: web.Request, known: set[str]) -> None:
             raise _malformed(name, f"{name}: expected one value, found several")
 
 
-def _duration(request: web.Request, name: str, kind: Kind[float]) -> float | None:
+def _duration(request: web.Request, name: str, kind: Kind[float], most_s: float) -> float | None:
     text = request.query.get(name)
     if text is None:
         return None
     try:
-        return kind.read(text)
+        duration_s = kind.read(text)
     except ValueError as error:
         raise _malformed(name, f"{name}: {error}") from None
+    if duration_s > most_s:
+        raise _malformed(name, f"{name}: expected a duration of at most {most_s:.0f}s, found {quote(text)}")
+    return duration_s
 
 
 def _malformed(parameter: str, sentence: str) -> _RefusedError:

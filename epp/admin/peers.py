@@ -9,11 +9,11 @@ from types import TracebackType
 from typing import Annotated, Any, Protocol, Self, TypeVar
 
 import msgspec
-from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar
+from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 from structlog.typing import FilteringBoundLogger
 from yarl import URL
 
-from epp.admin.callers import FORWARDED
+from epp.admin.callers import FORWARDED, UNKNOWN_ENDPOINT
 from epp.admin.token_file import TokenFile
 from epp.clock import Clock
 from epp.pool.drain_marks import DrainMark
@@ -23,15 +23,24 @@ from epp.pool.state import PoolState
 T = TypeVar("T")
 
 SILENT_S = 30.0
-"""A replica that says nothing for so long is dead, and the requests that went through it have ended with it."""
+"""A replica that leaves every call of so long unanswered is dead, and the requests that went through it have ended with it.
+
+When nobody asked it for so long, that was no silence.
+"""
 PEER_WAITS_AT_MOST_S = 10.0
+MARKS_MORE_S = 1.5
+"""Marks are asked for twice in a life, and nobody waits for the answer with a time limit of his own."""
 LEARN_AGAIN_AFTER_S = 45.0
 """By then the others have seen this replica in DNS, so that whatever comes later is told to it."""
 MAX_ANSWER_BYTES = 64 << 10
 MAX_MARKS_BYTES = 4 << 20
 MAX_REMEMBERED_COUNTS = 10_000
-_A_YEAR_S = 366 * 86_400.0
-_Seconds = Annotated[float, msgspec.Meta(ge=0, le=_A_YEAR_S)]
+_A_CENTURY_S = 100 * 366 * 86_400.0
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=_A_CENTURY_S)]
+
+
+class _Error(msgspec.Struct):
+    code: Annotated[str, msgspec.Meta(max_length=100)] = ""
 
 
 class _Said(msgspec.Struct):
@@ -40,6 +49,12 @@ class _Said(msgspec.Struct):
     in_flight_requests: Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)] = 0
     state: Annotated[str, msgspec.Meta(max_length=100)] | None = None
     self: bool = False
+    error: _Error | None = None
+
+    @property
+    def lacks_endpoint(self) -> bool:
+        """Its pool has no such endpoint. A 404 that does not say so is of a program that knows no such calls."""
+        return self.error is not None and self.error.code == UNKNOWN_ENDPOINT
 
 
 class _Mark(msgspec.Struct):
@@ -62,6 +77,26 @@ class Directory(Protocol):
     def has_address(self, ip: str) -> bool: ...
 
     async def asked(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Silence:
+    """Calls to a peer that had no usable answer, one after the other.
+
+    Attributes:
+        since_s: When the first of them had failed, monotonic.
+        last_s: When the last one had.
+    """
+
+    since_s: float
+    last_s: float
+
+    def is_death(self, now_s: float) -> bool:
+        return now_s - self.since_s > SILENT_S and not self.is_over(now_s)
+
+    def is_over(self, now_s: float) -> bool:
+        """Nobody asked for so long that it says nothing of now."""
+        return now_s - self.last_s > SILENT_S
 
 
 class _SilentError(Exception):
@@ -140,13 +175,15 @@ class Peers:
         self._log = log
         self._session: ClientSession | None = None
         self._myself: set[str] = set()
-        self._heard_at_s: dict[str, float] = {}
-        """By peer: when it last gave an answer, or else when it was first asked."""
         self._told: dict[tuple[str, EndpointAddress], tuple[float, int]] = {}
-        self._silent: set[str] = set()
+        self._silent: dict[str, _Silence] = {}
+        """By peer; one that answered last is not there."""
 
     async def __aenter__(self) -> Self:
         self._session = ClientSession(
+            # No limit: the port's connections and `DrainCalls` bound what is asked at once, and a drain call must not stand in
+            # line behind those that wait.
+            connector=TCPConnector(limit=0),
             timeout=ClientTimeout(total=None),
             auto_decompress=False,
             cookie_jar=DummyCookieJar(),
@@ -215,32 +252,30 @@ class Peers:
     ) -> PeerAnswer | None:
         """What the peer says of the endpoint; None when the peer is this replica."""
         try:
-            status, said = await self._read(peer, method, path, query, wait_s, _Said, MAX_ANSWER_BYTES)
+            said = await self._read(peer, method, path, query, wait_s, _Said, MAX_ANSWER_BYTES)
         except _SilentError as silent:
             return self._without_answer(peer, endpoint, str(silent))
         if said.self:
             self._myself.add(peer)
             return None
-        if status == 404:  # not in its pool, so nothing runs there through it
-            said = _Said()
         self._remember(peer, endpoint, said.in_flight_requests)
         return PeerAnswer(
             in_flight_requests=said.in_flight_requests,
             idle=not said.in_flight_requests,
-            state="unknown" if status == 404 else said.state,
+            state="unknown" if said.lacks_endpoint else said.state,
         )
 
     def _without_answer(self, peer: str, endpoint: EndpointAddress, error: str) -> PeerAnswer:
         now_s = self._clock.monotonic_s()
-        silent_s = now_s - self._heard_at_s.setdefault(peer, now_s)
+        silence = self._silent.get(peer)
         told_at_s, count = self._told.get((peer, endpoint), (float("-inf"), 0))
         if now_s - told_at_s <= SILENT_S:
             return PeerAnswer(in_flight_requests=count, idle=not count, error=error)
-        return PeerAnswer(in_flight_requests=None, idle=silent_s > SILENT_S, error=error)
+        return PeerAnswer(in_flight_requests=None, idle=silence is not None and silence.is_death(now_s), error=error)
 
     async def _marks_of(self, peer: str) -> list[_Mark]:
         try:
-            _, said = await self._read(peer, "GET", "/api/v1/drains", {}, 0.0, _Marks, MAX_MARKS_BYTES)
+            said = await self._read(peer, "GET", "/api/v1/drains", {}, MARKS_MORE_S, _Marks, MAX_MARKS_BYTES)
         except _SilentError:
             return []
         if said.instance == self.instance:
@@ -260,8 +295,8 @@ class Peers:
 
     async def _read(
         self, peer: str, method: str, path: str, query: Mapping[str, str], wait_s: float, kind: type[T], most_bytes: int
-    ) -> tuple[int, T]:
-        """Status and content of a peer's answer.
+    ) -> T:
+        """The content of a peer's answer.
 
         Raises:
             _SilentError: It gave none that can be used.
@@ -269,9 +304,9 @@ class Peers:
         try:
             async with asyncio.timeout(self._timeout_s + wait_s):
                 status, body = await self._exchange(peer, method, path, query, most_bytes)
-            said = kind() if status == 404 and kind is _Said else msgspec.json.decode(body, type=kind)
+            said = msgspec.json.decode(body, type=kind)
         except TimeoutError:
-            problem = f"no answer within {self._timeout_s:g} s"
+            problem = f"no answer within {self._timeout_s + wait_s:g} s"
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             problem = "unreadable answer"
         except (ClientError, OSError) as error:
@@ -279,13 +314,11 @@ class Peers:
         except _SilentError as silent:
             problem = str(silent)
         else:
-            self._heard_at_s[peer] = self._clock.monotonic_s()
-            self._silent.discard(peer)
-            return status, said
-        self.failed_calls += 1
-        if peer not in self._silent:
-            self._silent.add(peer)
-            self._log.warning("another replica gives no answer", peer=peer, problem=problem)
+            if status != 404 or (isinstance(said, _Said) and said.lacks_endpoint):
+                self._silent.pop(peer, None)
+                return said
+            problem = "answered 404"
+        self._note_silence(peer, problem)
         raise _SilentError(problem)
 
     async def _exchange(
@@ -318,8 +351,18 @@ class Peers:
             self._told.clear()
         self._told[peer, endpoint] = self._clock.monotonic_s(), count
 
+    def _note_silence(self, peer: str, problem: str) -> None:
+        self.failed_calls += 1
+        now_s = self._clock.monotonic_s()
+        before = self._silent.get(peer)
+        if before is None:
+            self._log.warning("another replica gives no answer", peer=peer, problem=problem)
+        if before is None or before.is_over(now_s):
+            self._silent[peer] = _Silence(since_s=now_s, last_s=now_s)
+        else:
+            self._silent[peer] = _Silence(since_s=before.since_s, last_s=now_s)
+
     def _forget_those_that_left(self, peers: Sequence[str]) -> None:
-        for peer in self._heard_at_s.keys() - set(peers):
-            del self._heard_at_s[peer]
-        self._silent &= set(peers)
+        for peer in self._silent.keys() - set(peers):
+            del self._silent[peer]
         self._myself &= set(self._directory.named())

@@ -330,7 +330,10 @@ class AdminSettings:
         flag="--peers-dns",
     )
     peer_timeout_s: float = setting(
-        kinds.duration(minimum_s=0.01), 2.0, "How long another replica may take to answer.", key="admin.peerTimeout"
+        kinds.duration(minimum_s=0.01),
+        0.5,
+        "How long another replica may take to answer a drain call; a hook that calls twice waits 2s for both answers.",
+        key="admin.peerTimeout",
     )
 
 

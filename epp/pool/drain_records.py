@@ -1,7 +1,6 @@
 """What really happens when endpoints leave rotation, measured: until when requests still came, and until when they ran."""
 
 from collections.abc import Callable
-from itertools import islice
 from math import ceil
 from typing import Any
 
@@ -9,7 +8,7 @@ from epp.clock import Clock
 
 MAX_RECORDS = 500
 RECOMMENDED_FROM = 100
-"""The newest records alone say what to recommend: what was long ago may have been another network."""
+"""The addresses that drained last alone say what to recommend: what was long ago may have been another network."""
 SHARE_COVERED = 0.95
 SPARE_FACTOR = 2.0
 SPARE_S = 1.0
@@ -94,12 +93,18 @@ class DrainRecords:
     def recommended_min_wait_s(self) -> float | None:
         """How long a preStop hook should wait at least before it looks whether the server is idle; None without a record.
 
-        Twice the time within which the last late request had come in 95 % of the newest 100 records, and 1 s more for what
-        was on its way then. Each incarnation counts once, with the slowest of its times.
+        Twice the time within which the last late request had come at 95 % of the 100 addresses that drained last, and 1 s more
+        for what was on its way then. Each address counts once, with the slowest of its times: a server that crashes again and
+        again must not outvote those that were rolled.
         """
-        lasts_s = sorted(record.last_pick_s for record in islice(reversed(self._records.values()), RECOMMENDED_FROM))
-        if not lasts_s:
+        slowest_s: dict[str, float] = {}
+        for record in reversed(self._records.values()):
+            address = record.key[0]
+            if address in slowest_s or len(slowest_s) < RECOMMENDED_FROM:
+                slowest_s[address] = max(record.last_pick_s, slowest_s.get(address, 0.0))
+        if not slowest_s:
             return None
+        lasts_s = sorted(slowest_s.values())
         return SPARE_FACTOR * lasts_s[ceil(SHARE_COVERED * len(lasts_s)) - 1] + SPARE_S
 
     # ── the pool writes ──

@@ -119,6 +119,7 @@ async def test_repeated_calls_are_one_line_in_the_log() -> None:
         ("POST", f"{OF_OWN}/drain?keep=-1s", "keep"),
         ("POST", f"{OF_OWN}/drain?keep=1s&keep=2s", "keep"),
         ("POST", f"{OF_OWN}/drain?keep={'9' * 400}h", "keep"),
+        ("POST", f"{OF_OWN}/drain?keep=8785h", "keep"),
         ("POST", f"{OF_OWN}/drain?kepe=1s", "kepe"),
         ("POST", f"{OF_OWN}/undrain?keep=1s", "keep"),
         ("GET", f"{OF_OWN}/drained?timeout=61s", "timeout"),
@@ -160,6 +161,7 @@ async def test_an_endpoint_that_left_with_requests_can_be_drained_and_waited_for
         assert (status, told["state"], told["in_flight_requests"]) == (200, "draining", 1)
         status, told = await call(admin, "GET", f"{OF_OWN}/drained?timeout=0s")
         assert (status, told["in_flight_requests"]) == (202, 1)
+    assert admin.logged.getvalue() == "", "a hook repeats its call, and no mark is left each time"
 
 
 async def test_an_idle_endpoint_is_drained_at_once() -> None:

@@ -12,6 +12,9 @@ import aiohttp
 import msgspec
 import pytest
 
+from epp.drain.idle_watch import Told
+from epp.drain.picker_calls import PickerCalls
+from epp.drain.plan import DrainPlan
 from tests.fakes.upstream import Upstream
 from tests.flows.epp_process import PATIENCE_S, EppProcess
 from tests.flows.harness import Setting, endpoint_arguments, start_all, start_envoy, start_upstreams, wait_until
@@ -215,6 +218,23 @@ async def test_a_replica_that_starts_again_still_knows_what_drains() -> None:
         await again.wait_ready()
         assert (await again.pool())[leaving]["state"] == "draining"
         assert (await again.pool())[upstreams[1].endpoint]["state"] == "ready"
+
+
+async def test_a_replica_that_hangs_keeps_no_hook_from_its_answer() -> None:
+    """A hook gives up both its calls after 2 s, and would then go by the engine's page alone, or by nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        peer = f"http://127.0.0.1:{hanging.getsockname()[1]}"
+        async with (
+            EppProcess("--endpoint", "127.0.0.1:1", "--peer", peer) as epp,
+            aiohttp.ClientSession() as client,
+        ):
+            plan = DrainPlan(engine="vllm", url="http://127.0.0.1:1")
+            hook = PickerCalls(client, f"http://{epp.metrics}", "127.0.0.1:1", keep_s=plan.keep_s, token=None)
+
+            async def is_told() -> bool:
+                return isinstance(await hook.sample(plan.call_s), Told)
+
+            await wait_until(is_told, "the hook to hear how many requests are known to run")
 
 
 async def test_a_replica_that_crashed_is_named_in_the_answer_and_counted() -> None:

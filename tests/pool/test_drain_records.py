@@ -169,3 +169,14 @@ def test_what_to_wait_covers_nearly_all_of_the_newest(last_picks_s: list[float],
     for number, last_pick_s in enumerate(last_picks_s):
         drained(records, clock, number, last_pick_s)
     assert records.recommended_min_wait_s == recommended_s
+
+
+def test_a_server_that_crashes_again_and_again_does_not_outvote_those_that_were_rolled() -> None:
+    clock = FakeClock()
+    records = DrainRecords(clock)
+    for number in range(3):
+        drained(records, clock, number, 3.0)
+    for restarts in range(MAX_RECORDS - 3):
+        key = ("looping", f"uid/{restarts}")
+        records.end(records.begin(key, name="", seen_by="kubernetes", reason=None, in_flight_requests=0))
+    assert records.recommended_min_wait_s == 7.0
