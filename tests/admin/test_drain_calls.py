@@ -236,6 +236,11 @@ async def test_those_that_wait_are_bounded_and_keep_nobody_out() -> None:
                 assert ready.status == 200
             admin.pool.count_release(admin.pool.endpoints[0])
             assert {status for status, _ in await asyncio.gather(*waiting)} == {200}
+            admin.pool.count_pick(admin.pool.endpoints[0])
+            again = asyncio.create_task(call(admin, "GET", f"{OF_OWN}/drained?timeout=60s"))
+            await until_watched(admin)
+            admin.pool.count_release(admin.pool.endpoints[0])
+            assert (await again)[0] == 200
 
 
 async def test_any_endpoint_can_be_waited_for_with_the_token(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -107,6 +108,19 @@ async def test_a_forwarded_call_from_a_replicas_address_needs_no_token() -> None
             assert answer.status == 403
         async with admin.client.post(path, headers={"x-epp-forwarded": "somebody"}) as answer:
             assert answer.status == 200
+
+
+async def test_a_call_is_passed_on_with_the_token(tmp_path: Path) -> None:
+    """The other replica may see it come from an address that it does not know."""
+    file = tmp_path / "token"
+    file.write_text("s3cret")
+    async with serving(token_file=file) as second, serving(token_file=file, replicas=[f"127.0.0.1:{second.port}"]) as first:
+        for admin in (first, second):
+            admin.pool.sync([EndpointSpec(address=endpoint_address("10.0.0.1", 8000), name="other")])
+        path = "/api/v1/endpoints/10.0.0.1:8000/drain"
+        async with first.client.post(path, headers={"authorization": "Bearer s3cret"}) as answer:
+            assert answer.status == 200
+        assert second.pool.endpoints[0].mark is not None
 
 
 async def test_the_wait_is_for_the_requests_of_all_replicas() -> None:
@@ -223,6 +237,15 @@ async def test_a_peer_that_talks_nonsense_is_silent_and_harms_nobody(answer: byt
         await admin.peers.learn(admin.pool)
         assert admin.peers.failed_calls == 2
     assert len([line for line in admin.logged.getvalue().splitlines() if "another replica" in line]) == 1
+
+
+async def test_no_peer_sends_a_call_elsewhere() -> None:
+    async with peer_that_answers(http(b"{}")) as elsewhere:
+        moved = f"HTTP/1.1 307 Moved\r\nlocation: http://{elsewhere}/\r\ncontent-length: 0\r\n\r\n"
+        async with peer_that_answers(moved.encode()) as peer, serving(replicas=[peer]) as admin:
+            admin.pool.sync([own()])
+            _, told = await call(admin, "POST", f"{OF_OWN}/drain")
+    assert told["peers"][peer]["error"] == "answered 307"
 
 
 async def test_an_answer_in_pieces_is_read_whole() -> None:

@@ -50,6 +50,10 @@ def test_addresses_are_taken_as_they_are() -> None:
     assert not replicas.has_address("10.0.0.3")
 
 
+def test_one_that_is_named_twice_is_one() -> None:
+    assert Replicas(["http://10.0.0.1:9090", "10.0.0.1:9090"], None, log=LOG).named() == ("10.0.0.1:9090",)
+
+
 def test_without_any_there_is_nobody() -> None:
     assert not Replicas([], None, log=LOG)
     assert Replicas([], None, log=LOG).named() == ()

@@ -101,6 +101,15 @@ def test_an_endpoint_that_never_was_ready_and_leaves_idle_says_nothing() -> None
     assert pool.drains.newest() == []
 
 
+def test_an_endpoint_that_became_unready_and_leaves_with_requests_is_measured() -> None:
+    pool = pool_of(1)
+    (endpoint,) = pool.endpoints
+    pool.count_pick(endpoint)
+    pool.sync([spec(1, not_ready_reason="container is not ready")])
+    pool.sync([])
+    assert (only(pool).in_flight_requests, only(pool).reason) == (1, "no longer in the pool")
+
+
 def test_a_flapping_endpoint_is_one_record_with_the_slowest_of_its_times() -> None:
     clock = FakeClock()
     pool = pool_of(1, clock)
